@@ -1,0 +1,135 @@
+"""What every stage needs to know of an operator, as one value. Owns `Operator`, `Entry`, `Domain`; imports no torch.
+
+Arguments appear in two forms. *Bound*: a mapping from canonical argument name to a real value (torch tensors, numbers,
+strings, None, tuples), as in an eager call. *Concrete*: the same with each tensor replaced by a `TensorShape`, which is
+all that the traffic formulas need.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+DTYPE_BYTES: Mapping[str, int] = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1,
+    "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+FLOATING = frozenset({"float64", "float32", "float16", "bfloat16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorShape:
+    """Shape and dtype of a tensor: what byte and FLOP formulas need."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+Concrete: TypeAlias = "TensorShape | bool | int | float | str | tuple[Concrete, ...] | None"
+ConcreteArguments: TypeAlias = "Mapping[str, Concrete]"
+Bound: TypeAlias = "Mapping[str, object]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One call form that means the operator.
+
+    Attributes:
+        target: dotted name of the callable, for example "torch.nn.functional.softmax" or "torch.Tensor.softmax".
+        parameters: its Python signature as text, for example "(input, dim=None, _stacklevel=3, dtype=None)".
+        preset: canonical arguments that this form fixes, for example {"inplace": True} for `torch.Tensor.relu_`.
+    """
+
+    target: str
+    parameters: str
+    preset: Mapping[str, object] = field(default_factory=dict)
+
+    def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """Bind a call to parameter names with defaults filled in.
+
+        Raises:
+            TypeError: the call does not fit the signature.
+        """
+        bound = _signature(self.parameters).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return {**bound.arguments, **self.preset}
+
+
+@lru_cache(maxsize=1024)
+def _signature(parameters: str) -> inspect.Signature:
+    namespace: dict[str, object] = {}
+    exec(f"def f{parameters}: ...", {}, namespace)  # noqa: S102 - text of our own operator files, never of a package
+    function = namespace["f"]
+    assert callable(function)
+    return inspect.signature(function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """What values an input tensor may take, so that drawn cases stay within the operator's contract.
+
+    kind: "real" any float; "positive" > 0; "unit" in [0, 1]; "index" integers in [0, size of `of` along `axis`).
+    """
+
+    kind: Literal["real", "positive", "unit", "index"] = "real"
+    of: str = ""
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsupported:
+    """This call of the operator is recorded but not forged, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator. Each file of `kernelforge/operators/` exports one as `OPERATOR`.
+
+    Attributes:
+        name: canonical name, also the file's name.
+        arguments: canonical argument names, in the order of the ABI.
+        entries: the call forms that mean this operator.
+        normalise: bound arguments of an entry -> canonical arguments (drop what has no meaning, resolve negative
+            dims, scalars to tuples), or `Unsupported`. Must accept torch tensors, and only look at their metadata.
+        call: canonical bound arguments -> eager output. May import torch lazily.
+        flops: concrete arguments and outputs -> floating-point operations, for the roofline floor.
+        bytes_read: concrete arguments -> bytes that must be read; None means every input tensor once.
+        provider: "native" (framework kernels) or "vendor" (cuBLAS, cuDNN, oneDNN, MKL, SDPA do the work).
+        family: how the template generator makes it: "emitter", a template's name, or "" (recorded, never forged yet).
+        domains: per tensor argument; missing means `Domain()`.
+        random: draws random numbers: recorded, never forged.
+        view: returns a view of its input and does no work: recorded, never forged.
+        varying_ints: integer arguments that may become named dims (output sizes of interpolate, say).
+        reduction: an error of the output grows with a reduction (tolerances and case sets look at it).
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    normalise: Callable[[dict[str, object]], dict[str, object] | Unsupported]
+    call: Callable[[Bound], object]
+    flops: Callable[[ConcreteArguments, tuple[TensorShape, ...]], int]
+    provider: Literal["native", "vendor"] = "native"
+    family: str = ""
+    bytes_read: Callable[[ConcreteArguments], int] | None = None
+    domains: Mapping[str, Domain] = field(default_factory=dict)
+    random: bool = False
+    view: bool = False
+    varying_ints: tuple[str, ...] = ()
+    reduction: bool = False

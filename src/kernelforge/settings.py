@@ -1,0 +1,51 @@
+"""The settings of a process, read once. The only module that reads `os.environ`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "KFORGE_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment says.
+
+    Attributes:
+        cache_dir: where built binaries and the runner live; content-addressed, safe to delete.
+        disabled: the kill switch: every dispatch falls back to eager.
+        cxx: the C++ compiler to use, or "" to look for g++ and clang++.
+        nvcc: the CUDA compiler to use, or "" to look for it.
+        strict_tools: a missing tool is a failure, not a skip (set in CI).
+        no_color: never print colour.
+    """
+
+    cache_dir: Path
+    disabled: bool
+    cxx: str
+    nvcc: str
+    strict_tools: bool
+    no_color: bool
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from `environ` (the process's own environment by default)."""
+    env = os.environ if environ is None else environ
+
+    def flag(name: str) -> bool:
+        return env.get(name, "").lower() in {"1", "true", "yes", "on"}
+
+    cache = env.get(PREFIX + "CACHE_DIR") or str(
+        Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernelforge"
+    )
+    return Settings(
+        cache_dir=Path(cache),
+        disabled=flag(PREFIX + "DISABLE"),
+        cxx=env.get(PREFIX + "CXX", ""),
+        nvcc=env.get(PREFIX + "NVCC", ""),
+        strict_tools=flag(PREFIX + "STRICT_TOOLS"),
+        no_color="NO_COLOR" in env,
+    )
