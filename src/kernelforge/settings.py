@@ -19,6 +19,7 @@ class Settings:
         disabled: the kill switch: every dispatch falls back to eager.
         cxx: the C++ compiler to use, or "" to look for g++ and clang++.
         nvcc: the CUDA compiler to use, or "" to look for it.
+        cuda_home: CUDA_HOME or CUDA_PATH of the environment, or "".
         strict_tools: a missing tool is a failure, not a skip (set in CI).
         no_color: never print colour.
     """
@@ -27,6 +28,7 @@ class Settings:
     disabled: bool
     cxx: str
     nvcc: str
+    cuda_home: str
     strict_tools: bool
     no_color: bool
 
@@ -46,6 +48,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         disabled=flag(PREFIX + "DISABLE"),
         cxx=env.get(PREFIX + "CXX", ""),
         nvcc=env.get(PREFIX + "NVCC", ""),
+        cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH") or "",
         strict_tools=flag(PREFIX + "STRICT_TOOLS"),
         no_color="NO_COLOR" in env,
     )

@@ -1,0 +1,129 @@
+"""What all backends share: run a compiler with a time limit, trim its output, keep the result in the cache."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kernelforge.build.abi import glue, prelude
+from kernelforge.build.cache import BuildCache
+from kernelforge.build.types import Artifact, BuildFailure
+from kernelforge.cards.types import Variant
+from kernelforge.generate.types import Candidate
+
+_LOG_LIMIT = 20_000
+_DETAIL_LINES = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """One compiler ready to use.
+
+    Attributes:
+        backend: "cpp" or "cuda". suffix: of the source file.
+        compiler: path; version: its own version line, part of the cache key.
+        commands: argument lists, run in order in the workplace; `kernel<suffix>` goes in, `kernel.so` comes out.
+        target: what a machine needs to run the binary.
+    """
+
+    backend: str
+    suffix: str
+    compiler: Path
+    version: str
+    commands: tuple[tuple[str, ...], ...]
+    target: str
+
+
+def tvm_ffi_include() -> Path:
+    """The folder of tvm-ffi's C header, without importing the package (that loads torch)."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("tvm_ffi")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "include"
+
+
+def full_source(candidate: Candidate, variant: Variant) -> str:
+    """Prelude, candidate and glue as one translation unit; messages refer to the candidate's own lines."""
+    suffix = ".cu" if candidate.backend == "cuda" else ".cpp"
+    return (
+        f"{prelude(variant, candidate.backend)}\n"
+        f'#line 1 "kernel{suffix}"\n{candidate.source}\n'
+        f'#line 1 "glue{suffix}"\n{glue(variant, candidate.backend)}'
+    )
+
+
+def build_with(
+    toolchain: Toolchain, cache: BuildCache, candidate: Candidate, variant: Variant, *, timeout_s: float
+) -> Artifact | BuildFailure:
+    """Build through the cache."""
+    if not re.search(r"\blaunch\s*\(", candidate.source):
+        return BuildFailure(reason="missing_launch", detail='the source defines no extern "C" int launch(...)')
+    text = full_source(candidate, variant)
+    flags = tuple(flag for command in toolchain.commands for flag in command)
+    key = cache.key(text=text, compiler=toolchain.version, flags=flags, target=toolchain.target)
+    cached = cache.get(key)
+    if cached is not None:
+        return cached
+    workplace = cache.workplace()
+    started = time.perf_counter()
+    (workplace / f"kernel{toolchain.suffix}").write_text(text)
+    logs = []
+    for command in toolchain.commands:
+        code, log = _run([str(toolchain.compiler), *command], workplace, timeout_s)
+        logs.append(log)
+        if code != 0:
+            shutil.rmtree(workplace, ignore_errors=True)
+            if code is None:
+                return BuildFailure(reason="build_timeout", detail=f"the compiler ran longer than {timeout_s:g} s")
+            return BuildFailure(reason=_reason(log), detail=trim_errors(log))
+    record = {
+        "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version, "flags": list(flags),
+        "log": "\n".join(logs)[:_LOG_LIMIT],
+    }  # fmt: skip
+    return cache.put(key, workplace, record, seconds=time.perf_counter() - started)
+
+
+def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:
+    """Exit code (None on time-out) and output. The compiler's whole process group dies with the limit."""
+    environ = {**os.environ, "LC_ALL": "C"}
+    with subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace", start_new_session=True, env=environ,
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return None, ""
+        return process.returncode, output
+
+
+def _reason(log: str) -> str:
+    return "missing_launch" if re.search(r"undefined (reference|symbol).*\blaunch\b", log) else "compile_error"
+
+
+def trim_errors(log: str) -> str:
+    """The first errors of a compiler's output, without include stacks and with the source lines they quote."""
+    lines = log.splitlines()
+    first = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined)\b", line)), 0)
+    kept = [line for line in lines[first:] if not line.startswith(("In file included from", "                 from"))]
+    more = len(kept) - _DETAIL_LINES
+    return "\n".join(kept[:_DETAIL_LINES]) + (f"\n... {more} more lines" if more > 0 else "")
+
+
+@cache
+def compiler_version(compiler: Path) -> str:
+    """First line with a version of `compiler --version`; identifies the tool chain in cache keys and records."""
+    result = subprocess.run([str(compiler), "--version"], capture_output=True, text=True, check=False, timeout=60)
+    lines = [line.strip() for line in result.stdout.splitlines() if re.search(r"\d+\.\d+", line)]
+    return lines[-1] if "nvcc" in compiler.name and lines else (lines[0] if lines else compiler.name)
