@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
+from kernelforge.operators._entries import canonical_call, entry_table
+from kernelforge.operators._targets import resolve_target
 from kernelforge.operators.types import Bound, Concrete, Domain, Entry, Operator, TensorShape, Unsupported
 from kernelforge.plugins import load_plugin, plugin_names
 
 __all__ = [
-    "Bound", "Concrete", "Domain", "Entry", "Operator", "TensorShape", "Unsupported", "get_operator", "operator_names",
+    "Bound", "Concrete", "Domain", "Entry", "Operator", "TensorShape", "Unsupported", "canonical_call", "entry_table",
+    "get_operator", "operator_names", "resolve_target",
 ]  # fmt: skip
 
 

@@ -1,0 +1,21 @@
+"""Batched matrix product of input [B, N, K] and mat2 [B, K, M]."""
+
+from kernelforge.operators._arguments import accept
+from kernelforge.operators._products import product_flops
+from kernelforge.operators._targets import eager
+from kernelforge.operators.types import Entry, Operator
+
+OPERATOR = Operator(
+    name="bmm",
+    arguments=("input", "mat2"),
+    entries=(
+        Entry(target="torch.bmm", parameters="(input, mat2)"),
+        Entry(target="torch.Tensor.bmm", parameters="(input, /, mat2)"),
+        Entry(target="torch.ops.aten.bmm.default", parameters="(input, /, mat2)"),
+    ),
+    normalise=accept,
+    call=eager("torch.bmm"),
+    flops=product_flops,
+    provider="vendor",
+    reduction=True,
+)

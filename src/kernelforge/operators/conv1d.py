@@ -1,0 +1,5 @@
+"""1-d convolution."""
+
+from kernelforge.operators._convolution import convolution
+
+OPERATOR = convolution("conv1d", 1)

@@ -1,0 +1,5 @@
+"""2-d convolution."""
+
+from kernelforge.operators._convolution import convolution
+
+OPERATOR = convolution("conv2d", 2)

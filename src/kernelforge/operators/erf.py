@@ -1,0 +1,5 @@
+"""The error function."""
+
+from kernelforge.operators._pointwise import unary
+
+OPERATOR = unary("erf")

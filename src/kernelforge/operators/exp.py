@@ -1,0 +1,5 @@
+"""e to the power of input."""
+
+from kernelforge.operators._pointwise import unary
+
+OPERATOR = unary("exp")

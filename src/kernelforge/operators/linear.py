@@ -1,0 +1,20 @@
+"""input @ weight.T + bias, with input [..., in], weight [out, in], bias [out] or None."""
+
+from kernelforge.operators._arguments import accept
+from kernelforge.operators._products import product_flops
+from kernelforge.operators._targets import eager
+from kernelforge.operators.types import Entry, Operator
+
+OPERATOR = Operator(
+    name="linear",
+    arguments=("input", "weight", "bias"),
+    entries=(
+        Entry(target="torch.nn.functional.linear", parameters="(input, weight, bias=None)"),
+        Entry(target="torch.ops.aten.linear.default", parameters="(input, /, weight, bias=None)"),
+    ),
+    normalise=accept,
+    call=eager("torch.nn.functional.linear"),
+    flops=product_flops,
+    provider="vendor",
+    reduction=True,
+)

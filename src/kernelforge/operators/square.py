@@ -1,0 +1,5 @@
+"""input * input."""
+
+from kernelforge.operators._pointwise import unary
+
+OPERATOR = unary("square")
