@@ -1,0 +1,1 @@
+"""Alembic migrations of `nodes.db`, run by `store.database`; a released revision is never edited."""

@@ -1,0 +1,46 @@
+"""The tables of `nodes.db`. The schema itself is made by the migrations; a test keeps the two equal."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, ForeignKey, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    """Holds the metadata of all tables."""
+
+
+class ProjectRow(Base):
+    """The one row that says what the project is. `schema` is the number that `database.SCHEMA` had on writing."""
+
+    __tablename__ = "project"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    schema: Mapped[int]
+    model: Mapped[str]
+    device: Mapped[str]
+    created: Mapped[float]
+
+
+class NodeRow(Base):
+    """One finished trial. Rows are only ever inserted: triggers refuse updates and deletions.
+
+    `candidate` and `outcome` are JSON of `store.serial`; `kind` repeats the outcome's tag and `artifact` the digest of
+    a scored node's binary, so that both can be asked for in SQL.
+    """
+
+    __tablename__ = "nodes"
+    __table_args__ = (UniqueConstraint("variant_id", "number", name="number_per_variant"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    variant_id: Mapped[str]
+    number: Mapped[int]
+    parent: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
+    candidate: Mapped[str]
+    source: Mapped[str]
+    kind: Mapped[str]
+    outcome: Mapped[str]
+    started: Mapped[float]
+    seconds: Mapped[float]
+    artifact: Mapped[str | None]

@@ -1,0 +1,242 @@
+"""A project on disk as the other stages see it. Owns `Project`, which implements `search.types.NodeStore`.
+
+Layout of the folder: `nodes.db` (project row and trials), `cards/` (one JSON file per operator), `examples/`,
+`blobs/<sha256>` (binaries of accepted candidates), `capture.json` (what the capture said of itself).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from kernelforge.cards.examples import ExampleStore
+from kernelforge.cards.serial import load_cards
+from kernelforge.cards.types import OperatorCard, VariantRecord
+from kernelforge.digest import Json, canonical_json, digest
+from kernelforge.errors import NotFound, ProjectError
+from kernelforge.evaluate.types import Scored, Trial
+from kernelforge.search.lineage import outcome_kind
+from kernelforge.search.types import Node
+from kernelforge.store.blobs import get_blob, put_blob
+from kernelforge.store.database import open_database, reading, writing
+from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, DATABASE, EXAMPLES, start_draft
+from kernelforge.store.models import NodeRow
+from kernelforge.store.serial import candidate_from_json, candidate_to_json, outcome_from_json, outcome_to_json
+
+
+class Project:
+    """An open project. Safe for several threads and processes; needs no closing.
+
+    Attributes:
+        path: the folder. model: the model's name. device: "cpu" or "cuda". created: POSIX seconds.
+    """
+
+    def __init__(self, path: Path, engine: Engine, *, model: str, device: str, created: float) -> None:
+        """For `create` and `open` only."""
+        self.path = path
+        self.model = model
+        self.device = device
+        self.created = created
+        self._engine = engine
+        self._cards: tuple[OperatorCard, ...] | None = None
+
+    @staticmethod
+    def create(
+        path: Path,
+        *,
+        model: str,
+        device: str,
+        cards: Sequence[OperatorCard],
+        capture_info: Mapping[str, Json],
+        examples: Path | None = None,
+        overwrite: bool = False,
+    ) -> Project:
+        """Create a project whole, or not at all. A long capture takes `store.draft.start_draft` instead.
+
+        Args:
+            examples: root of an `ExampleStore` to copy into the project.
+
+        Raises:
+            UsageError: something stands there. ProjectError: it cannot be written.
+        """
+        with start_draft(path, overwrite=overwrite) as draft:
+            if examples is not None:
+                try:
+                    shutil.copytree(examples, draft.examples.root)
+                except (OSError, shutil.Error) as error:
+                    raise ProjectError(f"examples cannot be copied from {examples}: {error}") from error
+            draft.publish(model=model, device=device, cards=cards, capture_info=capture_info)
+        return Project.open(path)
+
+    @staticmethod
+    def open(path: Path) -> Project:
+        """Open a project, migrating an older one.
+
+        Raises:
+            NotFound: there is no project. SchemaTooNew: a newer kernelforge wrote it.
+            ProjectError: damaged, or not writable.
+        """
+        try:
+            exists, is_project = path.exists(), (path / DATABASE).exists()
+        except OSError as error:
+            raise ProjectError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
+        if not exists:
+            raise NotFound(f"no project at {path}", hint=f"capture a model first: kforge capture MODEL -o {path}")
+        if not is_project:
+            raise NotFound(f"{path} is no project: it has no {DATABASE}", hint=f"kforge capture MODEL -o {path}")
+        engine, row = open_database(path / DATABASE)
+        return Project(path, engine, model=row.model, device=row.device, created=row.created)
+
+    @property
+    def examples(self) -> ExampleStore:
+        """The captured tensors."""
+        return ExampleStore(self.path / EXAMPLES)
+
+    @property
+    def capture_info(self) -> Mapping[str, Json]:
+        """What the capture said of itself: coverage, unsupported operators, warnings.
+
+        Raises:
+            ProjectError: the file is missing or damaged.
+        """
+        file = self.path / CAPTURE
+        try:
+            info = json.loads(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ProjectError(f"{file} cannot be read: {error}", hint="capture again with --overwrite") from error
+        if not isinstance(info, dict):
+            raise ProjectError(f"{file} holds no JSON object", hint="capture again with --overwrite")
+        return info
+
+    def cards(self) -> tuple[OperatorCard, ...]:
+        """The project's cards, largest share first. Read once: cards never change after the capture."""
+        if self._cards is None:
+            cards = load_cards(self.path / CARDS)
+            self._cards = tuple(sorted(cards, key=lambda c: (-c.share, c.operator)))
+        return self._cards
+
+    def record(self, prefix: str) -> VariantRecord:
+        """A variant by a prefix of its id, by its label (softmax-1a2b3c4d), or by its operator if that has only one.
+
+        Raises:
+            NotFound: none, or more than one.
+        """
+        records = [r for card in self.cards() for r in card.variants]
+        found = [r for r in records if _is_called(r, prefix)]
+        if len(found) == 1:
+            return found[0]
+        labels = [r.variant.label for r in (found or records)]
+        listed = ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
+        if not found:
+            raise NotFound(f"no variant is called {prefix!r}", hint=f"variants: {listed}" if listed else "")
+        raise NotFound(f"{prefix!r} names {len(found)} variants", hint=f"name one of {listed}")
+
+    def append(self, trial: Trial, *, parent: str = "") -> Node:
+        """Store a finished trial, and the binary if it was accepted. The same trial again is the same node.
+
+        Raises:
+            NotFound: `parent` is no node of the variant, or an accepted candidate's binary is gone.
+            ProjectError: the project cannot be written, or the binary is not the one that was judged.
+        """
+        node_id = digest([trial.candidate.id, trial.started])
+        # The blob before the row: a row never names a binary that is not there.
+        artifact = self._keep_binary(trial)
+        with writing(self._engine) as session:
+            known = session.get(NodeRow, node_id)
+            if known is not None:
+                return _same(known, trial, parent)
+            _check_parent(session, parent, trial.candidate.variant_id)
+            of_variant = select(func.max(NodeRow.number)).where(NodeRow.variant_id == trial.candidate.variant_id)
+            number = (session.scalar(of_variant) or 0) + 1
+            row = _row(trial, node_id=node_id, number=number, parent=parent, artifact=artifact)
+            session.add(row)
+            session.flush()
+            return _node(row)
+
+    def nodes(self, variant_id: str, *, after: int = 0) -> tuple[Node, ...]:
+        """Nodes of a variant with a number above `after`, oldest first. Artifact paths are those of the build.
+
+        Raises:
+            ProjectError: the file is damaged.
+        """
+        query = select(NodeRow).where(NodeRow.variant_id == variant_id, NodeRow.number > after).order_by(NodeRow.number)
+        with reading(self._engine) as session:
+            return tuple(_node(row) for row in session.scalars(query))
+
+    def put_binary(self, path: Path) -> str:
+        """Copy a binary into the project; returns its sha256.
+
+        Raises:
+            NotFound: no such file. ProjectError: the project cannot be written.
+        """
+        return put_blob(self.path / BLOBS, path)
+
+    def binary(self, digest: str) -> Path:
+        """The stored binary of that sha256.
+
+        Raises:
+            NotFound: not stored. ProjectError: it was changed since.
+        """
+        return get_blob(self.path / BLOBS, digest)
+
+    def _keep_binary(self, trial: Trial) -> str | None:
+        if not isinstance(trial.outcome, Scored):
+            return None
+        artifact = trial.outcome.artifact
+        stored = self.put_binary(artifact.path)
+        if stored != artifact.digest:
+            raise ProjectError(
+                f"{artifact.path} is not the binary that was judged", hint="clear the build cache and run again"
+            )
+        return stored
+
+
+def _is_called(record: VariantRecord, prefix: str) -> bool:
+    variant, prefix = record.variant, prefix.lower()
+    operator, _, start = prefix.rpartition("-")
+    by_label = bool(start) and operator == variant.operator and variant.id.startswith(start)
+    return prefix == variant.operator or by_label or (bool(prefix) and variant.id.startswith(prefix))
+
+
+def _check_parent(session: Session, parent: str, variant_id: str) -> None:
+    if not parent:
+        return
+    row = session.get(NodeRow, parent)
+    if row is None or row.variant_id != variant_id:
+        raise NotFound(f"node {parent[:12]} is no node of variant {variant_id[:8]}")
+
+
+def _row(trial: Trial, *, node_id: str, number: int, parent: str, artifact: str | None) -> NodeRow:
+    candidate = trial.candidate
+    return NodeRow(
+        id=node_id, variant_id=candidate.variant_id, number=number, parent=parent or None,
+        candidate=canonical_json(candidate_to_json(candidate)), source=candidate.source,
+        kind=outcome_kind(trial.outcome), outcome=canonical_json(outcome_to_json(trial.outcome)),
+        started=trial.started, seconds=trial.seconds, artifact=artifact,
+    )  # fmt: skip
+
+
+def _node(row: NodeRow) -> Node:
+    try:
+        return Node(
+            id=row.id, number=row.number, variant_id=row.variant_id, parent=row.parent or "",
+            candidate=candidate_from_json(json.loads(row.candidate), row.source),
+            outcome=outcome_from_json(json.loads(row.outcome)), started=row.started, seconds=row.seconds,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ProjectError(
+            f"node {row.id[:12]} in {DATABASE} is damaged: {error}", hint="restore the project from a copy"
+        ) from error
+
+
+def _same(row: NodeRow, trial: Trial, parent: str) -> Node:
+    # By their JSON: samples may hold NaN, which equals nothing.
+    outcome = canonical_json(outcome_to_json(trial.outcome))
+    if (row.outcome, row.seconds, row.parent or "") != (outcome, trial.seconds, parent):
+        raise ProjectError(f"another trial of the same candidate and start is stored as node {row.number}")
+    return _node(row)

@@ -1,0 +1,85 @@
+"""Best node, standing judgements, the generator's history and the weights of sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from kernelforge.audit.types import AuditKind
+from kernelforge.build.types import BuildFailure
+from kernelforge.cards.types import SizePoint, VariantRecord
+from kernelforge.evaluate.types import Scored, WorkerFailure
+from kernelforge.search.lineage import best_node, history, parent_node, standing, weights
+from kernelforge.search.types import Node
+from kernelforge.verify.types import Rejected, RejectReason
+
+MakeNode = Callable[..., Node]
+MakeScored = Callable[..., Scored]
+WRONG = Rejected(reason=RejectReason.WRONG_VALUE, case="n0=8", detail="out[0] is 1, expected 2", worst_abs=1.0)
+BROKEN = WorkerFailure(detail="the eager worker died")
+
+
+def test_best_is_the_fastest_accepted(make_node: MakeNode, make_scored: MakeScored) -> None:
+    nodes = [make_node(1, make_scored(1.5)), make_node(2, make_scored(2.5)), make_node(3, make_scored(2.0)),
+             make_node(4, WRONG)]  # fmt: skip
+    assert best_node(nodes) == nodes[1]
+    assert best_node([]) is None and best_node(nodes[3:]) is None
+
+
+def test_best_prefers_what_is_surely_faster(make_node: MakeNode, make_scored: MakeScored) -> None:
+    sure, noisy = make_node(1, make_scored(1.2, low=1.1)), make_node(2, make_scored(1.4, low=0.8))
+    assert best_node([sure, noisy]) == sure
+    assert best_node([noisy]) == noisy
+
+
+def test_best_ignores_borrowed_work(make_node: MakeNode, make_scored: MakeScored) -> None:
+    own, borrowed = make_node(1, make_scored(1.2)), make_node(2, make_scored(9.0, audit=AuditKind.BACKEND))
+    assert best_node([own, borrowed]) == own
+    assert best_node([borrowed]) is None
+
+
+def test_the_latest_judgement_stands(make_node: MakeNode, make_scored: MakeScored) -> None:
+    accepted, rejected = make_node(1, make_scored(3.0), source="a"), make_node(2, WRONG, source="a")
+    other, broken = make_node(3, make_scored(1.5)), make_node(4, BROKEN, source="a")
+    assert standing([accepted, rejected, other, broken]) == (rejected, other)
+    assert best_node([accepted, rejected, other, broken]) == other
+    assert best_node([accepted, broken]) == accepted, "a fault of the judge takes nothing back"
+
+
+def test_history_in_words(make_node: MakeNode, make_scored: MakeScored) -> None:
+    nodes = [make_node(1, make_scored(2.0)), make_node(2, WRONG),
+             make_node(3, BuildFailure(reason="compile_error", detail="line 3: ';'"))]  # fmt: skip
+    accepted, rejected, failed = history(nodes)
+    assert (accepted.outcome, accepted.speedup) == ("accepted", 2.0)
+    assert (rejected.outcome, rejected.speedup) == ("rejected", None)
+    assert "wrong_value" in rejected.detail and "expected 2" in rejected.detail
+    assert (failed.outcome, failed.detail) == ("build_failure", "compile_error: line 3: ';'")
+
+
+def test_unjudged_candidate_is_offered_again_once(make_node: MakeNode) -> None:
+    first, second = make_node(1, BROKEN, source="a"), make_node(2, BROKEN, source="a")
+    assert history([first]) == ()
+    assert [f.outcome for f in history([first, second])] == ["worker_failure", "worker_failure"]
+    judged = make_node(3, WRONG, source="a")
+    assert [f.outcome for f in history([first, judged])] == ["worker_failure", "rejected"]
+
+
+def test_parent_is_the_newest_node_of_the_candidate(make_node: MakeNode) -> None:
+    nodes = [make_node(1, WRONG, source="a"), make_node(2, WRONG, source="a"), make_node(3, WRONG)]
+    assert parent_node(nodes[0].candidate.id, nodes) == nodes[1].id
+    assert parent_node("", nodes) == "" and parent_node("unknown", nodes) == ""
+
+
+def test_weights_are_shares_of_time(make_record: Callable[..., VariantRecord]) -> None:
+    points = (
+        SizePoint(dims={"n0": 8}, scalars={"s": 1.0}, calls=1, eager_us=10.0),
+        SizePoint(dims={"n0": 64}, scalars={}, calls=3, eager_us=20.0),
+        SizePoint(dims={"n0": 8}, scalars={"s": 2.0}, calls=1, eager_us=10.0),
+    )
+    record = replace(make_record(), points=points)
+    assert weights(record) == (({"n0": 64}, 0.75), ({"n0": 8}, 0.25))
+    untimed = replace(record, points=tuple(replace(p, eager_us=0.0) for p in points))
+    assert [dims for dims, _ in weights(untimed)] == [{"n0": 64}, {"n0": 8}]
+    assert math.isclose(sum(w for _, w in weights(untimed)), 1.0)
+    assert weights(replace(record, points=())) == ()

@@ -1,0 +1,385 @@
+"""The loop with a deterministic generator, backend and judge."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernelforge.build.types import Artifact, BuildFailure
+from kernelforge.cards.examples import ExampleStore
+from kernelforge.cards.types import OperatorCard, Variant, VariantRecord
+from kernelforge.digest import digest
+from kernelforge.errors import HarnessError
+from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
+from kernelforge.generate.types import Candidate, Exhausted, Request
+from kernelforge.search.events import Event, PhaseChanged, SearchProgress, TrialFinished, VariantExhausted
+from kernelforge.search.loop import SearchOptions, run_search
+from kernelforge.search.scheduler import Policy
+from kernelforge.search.types import Budget, Node, SearchSummary
+from kernelforge.verify.types import Rejected, RejectReason
+
+if TYPE_CHECKING:
+    from kernelforge.search.types import Judge, NodeStore
+
+MakeRecord = Callable[..., VariantRecord]
+MakeScored = Callable[..., Scored]
+
+
+@dataclass
+class MemoryStore:
+    """A store in memory."""
+
+    root: Path
+    stored: list[Node] = field(default_factory=list)
+
+    @property
+    def examples(self) -> ExampleStore:
+        return ExampleStore(self.root)
+
+    def append(self, trial: Trial, *, parent: str = "") -> Node:
+        variant_id = trial.candidate.variant_id
+        node = Node(
+            id=digest([trial.candidate.id, len(self.stored)]), number=len(self.nodes(variant_id)) + 1,
+            variant_id=variant_id, parent=parent, candidate=trial.candidate, outcome=trial.outcome,
+            started=trial.started, seconds=trial.seconds,
+        )  # fmt: skip
+        self.stored.append(node)
+        return node
+
+    def nodes(self, variant_id: str, *, after: int = 0) -> Sequence[Node]:
+        return [n for n in self.stored if n.variant_id == variant_id and n.number > after]
+
+    def cards(self) -> Sequence[OperatorCard]:
+        raise AssertionError("the loop was told the variants")
+
+    def record(self, prefix: str) -> VariantRecord:
+        raise AssertionError("the loop was told the variants")
+
+
+@dataclass
+class CountingGenerator:
+    """Proposes sources 0, 1, ... up to a limit; each revises the parent in the request."""
+
+    limit: int = 1000
+    needs_results: bool = False
+    name: str = "counting"
+    requests: list[Request] = field(default_factory=list)
+
+    def propose(self, request: Request) -> Candidate | Exhausted:
+        self.requests.append(request)
+        if self.needs_results and any(f.outcome == "pending" for f in request.history):
+            return Exhausted(reason="not before the result")
+        tried = {f.candidate.source for f in request.history}
+        for number in range(self.limit):
+            if f"// {number}" not in tried:
+                return Candidate(
+                    variant_id=request.variant.id, source=f"// {number}", backend="cpp", generator=self.name,
+                    parent=request.parent.id if request.parent else "",
+                )  # fmt: skip
+        return Exhausted(reason="no more sources")
+
+
+@dataclass
+class FakeBackend:
+    """Builds everything but what is listed as broken."""
+
+    broken: frozenset[str] = frozenset()
+    name: str = "cpp"
+    built: list[str] = field(default_factory=list)
+    second: threading.Event = field(default_factory=threading.Event)
+
+    def brief(self) -> str:
+        return "a compiler"
+
+    def build(self, candidate: Candidate, variant: Variant, *, timeout_s: float = 120.0) -> Artifact | BuildFailure:
+        self.built.append(candidate.source)
+        if len(self.built) == 2:
+            self.second.set()
+        if candidate.source in self.broken:
+            return BuildFailure(reason="compile_error", detail="line 1")
+        return Artifact(
+            digest="d", path=Path("k.so"), backend="cpp", target="t", compiler="c", flags=(), seconds=0.0, log=""
+        )  # fmt: skip
+
+
+@dataclass
+class Clock:
+    """A clock that stands still but when told."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeJudge:
+    """Gives each source the outcome of a table; a trial takes 10 s of the clock."""
+
+    verdict: Callable[[Candidate], Outcome]
+    clock: Clock = field(default_factory=Clock)
+    judged: list[tuple[str, str]] = field(default_factory=list)
+    received: list[Artifact | BuildFailure | None] = field(default_factory=list)
+
+    def evaluate(
+        self, candidate: Candidate, record: VariantRecord, examples: ExampleStore,
+        *, built: Artifact | BuildFailure | None = None,
+    ) -> Trial:  # fmt: skip
+        self.received.append(built)
+        assert candidate.variant_id == record.variant.id
+        self.judged.append((record.variant.operator, candidate.source))
+        self.clock.now += 10.0
+        return Trial(candidate=candidate, outcome=self.verdict(candidate), started=self.clock.now, seconds=10.0)
+
+
+@dataclass
+class Bench:
+    """One search setting; `run` may be called again, as a user would."""
+
+    store: NodeStore
+    records: Sequence[VariantRecord]
+    judge: Judge
+    generator: CountingGenerator = field(default_factory=CountingGenerator)
+    backend: FakeBackend = field(default_factory=FakeBackend)
+    options: SearchOptions = field(default_factory=SearchOptions)
+    events: list[Event] = field(default_factory=list)
+
+    def run(
+        self, *, trials: int | None = None, seconds: float | None = None, should_stop: Callable[[], bool] | None = None
+    ) -> SearchSummary:
+        return run_search(
+            self.store, self.generator, self.backend, self.judge, Budget(trials=trials, seconds=seconds),
+            variants=self.records, prelude=lambda variant: f"// {variant.label}", on_event=self.events.append,
+            should_stop=should_stop or (lambda: False), options=self.options,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MemoryStore:
+    return MemoryStore(tmp_path)
+
+
+@pytest.fixture
+def judge(make_scored: MakeScored) -> FakeJudge:
+    """Source n is accepted with a speed-up of 1 + n / 10."""
+    return FakeJudge(lambda c: make_scored(1.0 + int(c.source[3:]) / 10))
+
+
+@pytest.fixture
+def bench(store: MemoryStore, judge: FakeJudge, make_record: MakeRecord) -> Bench:
+    records = [make_record("relu", 0.3), make_record("add", 0.6), make_record("conv", 0.1, forgeable="vendor")]
+    return Bench(store=store, records=records, judge=judge, options=SearchOptions(clock=judge.clock))
+
+
+def _has(store: MemoryStore, count: int) -> bool:
+    return len(store.stored) >= count
+
+
+def _sources(store: MemoryStore, record: VariantRecord) -> list[str]:
+    return [n.candidate.source for n in store.nodes(record.variant.id)]
+
+
+def test_trial_budget(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:
+    summary = bench.run(trials=5)
+    assert (summary.trials, summary.stopped, len(store.stored)) == (5, "trials", 5)
+    assert judge.judged[:4] == [("add", "// 0"), ("relu", "// 0"), ("add", "// 1"), ("relu", "// 1")]
+    best = summary.best[bench.records[1].variant.id]
+    assert best.candidate.source == _sources(store, bench.records[1])[-1]
+    assert bench.records[2].variant.id not in summary.best
+
+
+def test_time_budget(bench: Bench) -> None:
+    summary = bench.run(seconds=35.0)
+    assert (summary.trials, summary.stopped, summary.seconds) == (3, "seconds", 30.0)
+
+
+def test_search_ends_when_the_generator_does(bench: Bench) -> None:
+    bench.generator.limit = 2
+    summary = bench.run(trials=100)
+    assert (summary.trials, summary.stopped) == (4, "exhausted")
+    ended = [(e.variant, e.reason) for e in bench.events if isinstance(e, VariantExhausted)]
+    assert sorted(ended) == sorted((r.variant.label, "no more sources") for r in bench.records[:2])
+    assert set(summary.parked.values()) == {"no more sources"}
+
+
+def test_nothing_to_do(bench: Bench) -> None:
+    bench.records = bench.records[2:]
+    assert bench.run(trials=5).stopped == "exhausted"
+
+
+def test_stop_finishes_the_trial_in_flight_and_drops_the_rest(bench: Bench, store: MemoryStore) -> None:
+    summary = bench.run(trials=50, should_stop=lambda: len(store.stored) >= 3)
+    assert (summary.trials, summary.stopped, len(store.stored)) == (3, "stopped", 3)
+    assert len(bench.backend.built) >= 3
+
+
+def test_resume_is_the_same_call_again(bench: Bench, store: MemoryStore, make_record: MakeRecord) -> None:
+    bench.generator.limit = 6
+    for stop_at in (1, 4, 5):
+        bench.run(should_stop=partial(_has, store, stop_at))
+    summary = bench.run()
+    assert (summary.stopped, summary.trials, len(store.stored)) == ("exhausted", 7, 12)
+    for record in bench.records[:2]:
+        assert _sources(store, record) == [f"// {i}" for i in range(6)], "nothing twice, nothing left out"
+    assert bench.run().trials == 0
+
+
+def test_build_failure_is_stored_without_the_judge(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:
+    bench.backend = FakeBackend(broken=frozenset({"// 0"}))
+    bench.run(trials=4)
+    assert [n.outcome for n in store.stored[:2]] == [BuildFailure(reason="compile_error", detail="line 1")] * 2
+    assert "// 0" not in {source for _, source in judge.judged}
+    last = bench.generator.requests[-1].history
+    assert [f.outcome for f in last if f.candidate.source == "// 0"] == ["build_failure"]
+
+
+def test_builds_run_beside_judging(bench: Bench, make_scored: MakeScored) -> None:
+    seen: list[bool] = []
+
+    def verdict(candidate: Candidate) -> Outcome:
+        if not seen:
+            seen.append(bench.backend.second.wait(timeout=10.0))
+        return make_scored(1.5)
+
+    bench.judge = FakeJudge(verdict)
+    bench.run(trials=2)
+    assert seen == [True], "the second candidate was built while the first was judged"
+
+
+def test_building_can_be_left_to_the_judge(bench: Bench, judge: FakeJudge) -> None:
+    bench.run(trials=1)
+    assert isinstance(judge.received[0], Artifact)
+    before = len(bench.backend.built)
+    bench.options = replace(bench.options, build_threads=0)
+    assert bench.run(trials=3).trials == 3
+    assert judge.received[1:] == [None] * 3 and len(bench.backend.built) == before
+
+
+def test_no_phase_is_left_open(bench: Bench, make_scored: MakeScored) -> None:
+    bench.judge = FakeJudge(lambda c: make_scored(5.0, floor_us=1.9))
+    assert bench.run().stopped == "exhausted"
+    last = {(e.variant, e.trial): e.phase for e in bench.events if isinstance(e, PhaseChanged)}
+    assert set(last.values()) == {"done"} and len(last) > 2, "some were prepared and dropped"
+
+
+def test_variant_at_the_floor_gets_no_more_trials(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
+    relu, add = bench.records[0].variant, bench.records[1].variant
+    bench.judge = FakeJudge(lambda c: make_scored(5.0, floor_us=1.9 if c.variant_id == add.id else 0.0))
+    summary = bench.run(trials=8)
+    assert _sources(store, bench.records[1]) == ["// 0"], "what was prepared for it was dropped"
+    assert _sources(store, bench.records[0]) == [f"// {i}" for i in range(7)]
+    assert "roofline floor" in summary.parked[add.id] and relu.id not in summary.parked
+
+
+def test_no_progress_parks(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
+    bench.judge = FakeJudge(lambda c: make_scored(1.5))
+    bench.options = SearchOptions(policy=Policy(patience=4))
+    summary = bench.run(trials=100)
+    assert summary.stopped == "exhausted"
+    assert [len(store.nodes(r.variant.id)) for r in bench.records[:2]] == [5, 5]
+    assert set(summary.parked.values()) == {"no progress in 4 trials"}
+
+
+def test_failing_judge_is_not_charged_to_candidates(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:
+    bench.judge = FakeJudge(lambda c: WorkerFailure(detail="no GPU"))
+    bench.records = bench.records[:1]
+    summary = bench.run(trials=100)
+    assert summary.stopped == "exhausted" and "judge failed 3 times" in summary.parked[bench.records[0].variant.id]
+    failed = len(store.stored)
+    bench.judge = judge
+    assert bench.run(trials=4).trials == 4, "a repaired judge gets to work"
+    again = _sources(store, bench.records[0])[failed:]
+    assert "// 1" in again, "a candidate that was never judged is judged"
+    accepted = [n.candidate.source for n in store.stored if isinstance(n.outcome, Scored)]
+    assert len(set(accepted)) == len(accepted)
+
+
+def test_request_tells_the_generator_all(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
+    wrong = Rejected(reason=RejectReason.WRONG_VALUE, case="n0=8", detail="out[0]", worst_abs=1.0)
+    bench.judge = FakeJudge(lambda c: wrong if c.source == "// 0" else make_scored(2.0))
+    bench.records = bench.records[:1]
+    bench.run(trials=4)
+    variant, last = bench.records[0].variant, bench.generator.requests[-1]
+    assert (last.variant, last.backend, last.brief, last.prelude) == (
+        variant,
+        "cpp",
+        "a compiler",
+        f"// {variant.label}",
+    )
+    assert [f.outcome for f in last.history] == ["rejected", "accepted", "pending"]
+    assert last.parent is not None and last.parent.source == "// 1"
+    assert last.weights == (({}, 1.0),)
+    assert store.stored[3].parent == store.stored[1].id and store.stored[0].parent == ""
+
+
+def test_generator_that_waits_for_results_is_asked_again(bench: Bench, store: MemoryStore) -> None:
+    bench.generator = CountingGenerator(limit=4, needs_results=True)
+    bench.records = bench.records[:1]
+    summary = bench.run()
+    assert (summary.trials, summary.stopped) == (4, "exhausted")
+    assert [e.reason for e in bench.events if isinstance(e, VariantExhausted)] == ["no more sources"]
+
+
+def test_generator_that_repeats_itself_is_exhausted(bench: Bench, store: MemoryStore) -> None:
+    class Stuck(CountingGenerator):
+        def propose(self, request: Request) -> Candidate | Exhausted:
+            return super().propose(replace(request, history=()))
+
+    bench.generator = Stuck()
+    summary = bench.run(trials=50)
+    assert summary.trials == 2 and "repeats itself" in summary.parked[bench.records[0].variant.id]
+
+
+def test_trials_of_other_processes_are_seen(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
+    record = bench.records[0]
+    bench.records = [record]
+    foreign = Candidate(variant_id=record.variant.id, source="// 3", backend="cpp", generator="counting")
+
+    def verdict(candidate: Candidate) -> Outcome:
+        if candidate.source == "// 0":
+            store.append(Trial(candidate=foreign, outcome=make_scored(1.2), started=0.0, seconds=1.0))
+        return make_scored(1.1)
+
+    bench.judge = FakeJudge(verdict)
+    bench.run(trials=5)
+    sources = _sources(store, record)
+    assert sources.count("// 3") == 1 and set(sources) == {f"// {i}" for i in range(6)}
+
+
+def test_events_of_a_trial(bench: Bench, store: MemoryStore) -> None:
+    bench.records, bench.options = bench.records[:1], replace(bench.options, prefetch=1)
+    bench.run(trials=2)
+    label = bench.records[0].variant.label
+    words = [e.phase if isinstance(e, PhaseChanged) else type(e).__name__ for e in bench.events]
+    assert words == ["SearchProgress"] + ["generate", "build", "verify", "done", "TrialFinished", "SearchProgress"] * 2
+    assert {e.trial for e in bench.events if isinstance(e, PhaseChanged)} == {1, 2}
+    finished = [e for e in bench.events if isinstance(e, TrialFinished)]
+    assert [e.node for e in finished] == store.stored
+    assert [(e.variant, e.best_speedup) for e in finished] == [(label, 1.0), (label, 1.1)]
+
+
+def test_progress_and_time_left(bench: Bench) -> None:
+    bench.run(trials=4)
+    progress = [e for e in bench.events if isinstance(e, SearchProgress)]
+    assert [(p.done, p.expected, p.eta_s) for p in progress] == [
+        (0, 4, None), (1, 4, 30.0), (2, 4, 20.0), (3, 4, 10.0), (4, 4, 0.0),
+    ]  # fmt: skip
+
+
+def test_fault_of_the_harness_ends_the_search(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
+    def verdict(candidate: Candidate) -> Outcome:
+        if candidate.source == "// 1":
+            raise HarnessError("the runner does not start")
+        return make_scored(1.5)
+
+    bench.judge = FakeJudge(verdict)
+    with pytest.raises(HarnessError):
+        bench.run(trials=50)
+    assert len(store.stored) == 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("kforge-build")]
