@@ -1,4 +1,6 @@
-"""One observed operator call, without torch. Owns `TensorSpec`, the argument values and `OperatorCall`."""
+"""One observed operator call, without torch. Owns `TensorSpec`, the argument values, `OperatorCall`, `Distribution`
+and `Recording`.
+"""
 
 from __future__ import annotations
 
@@ -206,6 +208,105 @@ class OperatorCall:
             "output_aliases": list(self.output_aliases), "autocast": self.autocast,
             "grad_enabled": self.grad_enabled, "device": self.device, "capability": self.capability,
         }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """What is kept of a tensor above the example cap, so that the judge can redraw one like it.
+
+    Attributes:
+        shape, stride, dtype: of the tensor.
+        mean, std, low, high: over the finite elements; all 0.0 when there are none.
+        zeros, infinite, nan: fractions of the elements, in [0, 1].
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    mean: float
+    std: float
+    low: float
+    high: float
+    zeros: float = 0.0
+    infinite: float = 0.0
+    nan: float = 0.0
+
+    def to_json(self) -> Json:
+        return {
+            "shape": list(self.shape), "stride": list(self.stride), "dtype": self.dtype, "mean": self.mean,
+            "std": self.std, "low": self.low, "high": self.high, "zeros": self.zeros, "infinite": self.infinite,
+            "nan": self.nan,
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Mapping[str, Json]) -> Distribution:
+        return Distribution(
+            shape=_ints(data["shape"]), stride=_ints(data["stride"]), dtype=str(data["dtype"]),
+            mean=decode_float(data["mean"]), std=decode_float(data["std"]), low=decode_float(data["low"]),
+            high=decode_float(data["high"]), zeros=decode_float(data["zeros"]),
+            infinite=decode_float(data["infinite"]), nan=decode_float(data["nan"]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedCall:
+    """A distinct operator call with how often and how long it ran.
+
+    Attributes:
+        calls: how often it was seen.
+        eager_us: mean eager time inside the model, microseconds (device time on CUDA, wall time on the CPU).
+        example: digest of the stored inputs of its first occurrence, or "" if none is stored.
+        unforgeable: "" if candidates can be made for such a call, else why not.
+    """
+
+    call: OperatorCall
+    calls: int
+    eager_us: float
+    example: str = ""
+    unforgeable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncoveredCall:
+    """A torch function that the model called and that no operator describes.
+
+    Attributes:
+        name: torch's qualified name, or the operator's name when one of its call forms is not described.
+        reason: why it is not covered.
+        calls: how often it was seen; total_us: their time together, microseconds.
+    """
+
+    name: str
+    reason: str
+    calls: int
+    total_us: float
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "reason": self.reason, "calls": self.calls, "total_us": self.total_us}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What one capture saw.
+
+    Attributes:
+        calls: distinct calls of known operators, in order of first appearance.
+        uncovered: everything else, longest first.
+        warnings: what the reader should know, for people.
+        samples: how many samples ran.
+        wall_us: wall time of the model over all samples without the recorder's own work, microseconds.
+        coverage_wall: share of that time spent in `calls`, in [0, 1].
+        coverage_device: the same of the device time of all torch functions; equals `coverage_wall` on the CPU.
+    """
+
+    device: str
+    calls: tuple[ObservedCall, ...]
+    uncovered: tuple[UncoveredCall, ...] = ()
+    warnings: tuple[str, ...] = ()
+    samples: int = 1
+    wall_us: float = 0.0
+    coverage_wall: float = 0.0
+    coverage_device: float = 0.0
 
 
 def _int(value: Json) -> int:

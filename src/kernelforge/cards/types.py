@@ -173,6 +173,8 @@ class Variant:
         tensors: the input tensors, in order of first appearance in `arguments`.
         outputs: what eager returns: shape, stride and dtype. Empty for an in-place operator.
         mutates: indices of inputs that the call changes (in-place operators).
+        aliases: pairs of inputs that share memory, one of which the call changes. Inputs that are only read may share
+            memory in any way, so those pairs are not kept.
         dims, scalars: what varies, in order of first appearance (tensors in order, then arguments).
         max_elements: the most elements that any tensor of an admitted call may have.
         min_elements: the fewest elements that the largest tensor of an admitted call has.
@@ -186,6 +188,7 @@ class Variant:
     tensors: tuple[TensorPattern, ...]
     outputs: tuple[TensorPattern, ...]
     mutates: tuple[int, ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
     dims: tuple[Dim, ...] = ()
     scalars: tuple[Scalar, ...] = ()
     max_elements: int = 2**31 - 1
@@ -250,7 +253,8 @@ class Variant:
         return {
             "operator": self.operator, "arguments": arguments_to_json(self.arguments),
             "tensors": [t.to_json() for t in self.tensors], "outputs": [t.to_json() for t in self.outputs],
-            "mutates": list(self.mutates), "dims": [d.to_json() for d in self.dims],
+            "mutates": list(self.mutates), "aliases": [list(p) for p in self.aliases],
+            "dims": [d.to_json() for d in self.dims],
             "scalars": [s.to_json() for s in self.scalars], "max_elements": self.max_elements,
             "min_elements": self.min_elements, "device": self.device, "capability": self.capability,
             "autocast": self.autocast, "target": self.target,
@@ -276,6 +280,7 @@ class Variant:
             tensors=tuple(TensorPattern.from_json(mapping(t)) for t in items("tensors")),
             outputs=tuple(TensorPattern.from_json(mapping(t)) for t in items("outputs")),
             mutates=tuple(integer(i) for i in items("mutates")),
+            aliases=tuple(_pair(p) for p in items("aliases")),
             dims=tuple(Dim.from_json(mapping(d)) for d in items("dims")),
             scalars=tuple(Scalar.from_json(mapping(s)) for s in items("scalars")),
             max_elements=integer(data["max_elements"]), min_elements=integer(data["min_elements"]),
@@ -339,6 +344,13 @@ class OperatorCard:
     @property
     def share(self) -> float:
         return sum(v.share for v in self.variants)
+
+
+def _pair(data: Json) -> tuple[int, int]:
+    assert isinstance(data, Sequence)
+    first, second = data
+    assert isinstance(first, int) and isinstance(second, int)
+    return first, second
 
 
 def _holds_tensor(value: Value) -> bool:

@@ -1,0 +1,1 @@
+"""Run a job in another process and survive whatever it does. Knows nothing about kernels."""

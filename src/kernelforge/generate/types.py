@@ -98,3 +98,11 @@ class GeneratorOptions:
     """Options of a generator by name; unknown keys are an error of the caller."""
 
     values: Mapping[str, str] = field(default_factory=dict)
+
+
+class Unforgeable(Exception):  # noqa: N818 - control flow inside this stage: becomes `Exhausted`, never an error
+    """This variant is outside what the emitter or a template can make, and why. Never leaves `generate`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

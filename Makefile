@@ -1,0 +1,64 @@
+# The two commands that a fresh machine needs are `make demo` and `make test`; each sets up .venv first.
+#   setup   .venv with everything that development needs, from the pinned constraints
+#   demo    two real models, captured, forged, packed, dispatched, compared; DEMO_ARGS="--json" and the like
+#   test    check, then all tests; TEST_ARGS="tests/cli -k help" and the like
+#   check   formatting, lint, types, import directions, sizes of modules
+#   docs    regenerate docs/cli.md
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format docs clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+INPUTS := pyproject.toml constraints.txt
+COMMA := ,
+# Without nvcc on the system, tests that compile CUDA use the one from its wheels.
+EXTRAS := dev,transformers$(if $(shell command -v nvcc),,$(COMMA)cuda)
+
+# The first interpreter that is new enough and can make environments; override with `make setup PYTHON=...`.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(VENV)/.stamp-dev
+
+$(VENV)/.stamp-venv:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv found; install it, or set PYTHON=" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-dev: $(INPUTS) | $(VENV)/.stamp-venv
+	$(PIP) -e '.[$(EXTRAS)]'
+	@touch $(VENV)/.stamp-run $@
+
+# What a user installs, and no more.
+$(VENV)/.stamp-run: $(INPUTS) | $(VENV)/.stamp-venv
+	$(PIP) -e .
+	@touch $@
+
+demo: $(VENV)/.stamp-run
+	$(BIN)/kforge demo $(DEMO_ARGS)
+
+test: check
+	$(BIN)/python -m pytest --durations=15 $(TEST_ARGS)
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@find src tests -name '*.py' -exec wc -l {} + | awk '$$2 != "total" && $$1 > 450 \
+		{ print "warning: " $$2 " has " $$1 " lines; modules are rarely over 400" }'
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: setup
+	$(BIN)/python docs/make_cli.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,116 @@
+"""Who does a candidate's work, by what its binary asks of the process. Owns `audit_binary`.
+
+Runs before any code of the candidate does. Static evidence is a tripwire for what no kernel needs (loading further
+code, processes, files, sockets, threads of its own); the label `backend` marks binaries that lean on a vendor's library
+or on a framework. Both are computed from the binary alone, never from what a candidate says of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from kernelforge.audit.elf import ElfError, SharedObject, read_shared_object
+from kernelforge.audit.types import AuditKind, AuditLabel
+from kernelforge.verify.types import Rejected, RejectReason
+
+Audit: TypeAlias = "AuditLabel | Rejected"
+
+_WHERE = "the binary's dynamic symbols"
+
+_BACKEND_LIBRARIES = (
+    "libtorch", "libc10", "libaten", "libcublas", "libcudnn", "libcusparse", "libcusolver", "libcufft", "libcutensor",
+    "libnvinfer", "libnccl", "libmkl", "libdnnl", "libonednn", "libopenblas", "libblas", "liblapack", "libonnxruntime",
+    "libtensorflow", "libjax", "libxla", "libtvm.", "libnvrtc", "libcupti", "libpython",
+)  # fmt: skip
+_BACKEND_SYMBOLS = (
+    "cublas", "cudnn", "cusparse", "cusolver", "cufft", "cutensor", "nccl", "mkl_", "MKL_", "cblas_", "LAPACKE_",
+    "dnnl_", "aoti_torch_", "THPVariable", "_ZN2at", "_ZNK2at", "_ZN3c10", "_ZNK3c10", "_ZN5torch", "_ZN4dnnl",
+    "sgemm_", "dgemm_", "omp_target", "nvrtc", "Py", "_Py", "TVMFFIFunction", "TVMFFIEnv",
+)  # fmt: skip
+_LOADERS = {"dlopen", "dlmopen", "dlsym", "dlvsym", "dlinfo", "dl_iterate_phdr", "__libc_dlopen_mode", "__libc_dlsym"}
+_PROCESSES = {
+    "system", "popen", "fork", "vfork", "clone", "clone3", "execve", "execv", "execvp", "execvpe", "execl", "execlp",
+    "execle", "fexecve", "posix_spawn", "posix_spawnp", "kill", "killpg", "tgkill", "ptrace", "prctl", "setsid",
+    "process_vm_readv", "process_vm_writev", "syscall", "unshare", "setns", "seccomp", "personality", "daemon",
+    "_exit", "_Exit", "exit", "quick_exit", "raise",
+}  # fmt: skip
+_FILES = {
+    "open", "open64", "openat", "openat64", "creat", "fopen", "fopen64", "freopen", "fdopen", "opendir", "mmap",
+    "mmap64", "mprotect", "mremap", "memfd_create", "shm_open", "read", "pread", "write", "pwrite", "send", "sendto",
+    "sendmsg", "recv", "recvfrom", "recvmsg", "dup", "dup2", "dup3", "fcntl", "ioctl", "unlink", "rename", "readlink",
+    "socket", "socketpair", "connect", "bind", "listen", "accept", "pipe", "pipe2", "getenv", "secure_getenv", "setenv",
+    "putenv", "environ", "setrlimit", "mlock", "madvise",
+}  # fmt: skip
+_HIDERS = {
+    "pthread_create", "thrd_create", "sigaction", "signal", "setitimer", "timer_create", "atexit", "on_exit",
+    "__cxa_thread_atexit", "setjmp", "longjmp", "sigsetjmp", "siglongjmp", "omp_set_num_threads", "usleep", "nanosleep",
+    "sleep", "clock_gettime", "gettimeofday", "clock", "time", "rand", "random", "srand", "getrandom", "backtrace",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One reason to reject, with the evidence."""
+
+    reason: RejectReason
+    detail: str
+
+
+def audit_binary(path: Path, *, device: str) -> Audit:
+    """Label a built candidate, or reject it.
+
+    Args:
+        path: the shared object. device: "cpu" or "cuda"; a binary with CUDA's static run time in it legitimately
+            imports loaders, files and threads, so there those names are evidence, not a verdict.
+
+    Returns:
+        The label, or Rejected with `delegated` (it loads further code) or `tamper` (it reaches out of the process).
+    """
+    try:
+        binary = read_shared_object(path)
+    except ElfError as error:
+        return Rejected(reason=RejectReason.TAMPER, case=_WHERE, detail=f"the binary cannot be audited: {error}")
+    finding = _finding(binary, static_cuda=device == "cuda")
+    if finding is not None:
+        return Rejected(reason=finding.reason, case=_WHERE, detail=finding.detail)
+    return label_of(binary)
+
+
+def label_of(binary: SharedObject) -> AuditLabel:
+    """`backend` if the binary leans on a vendor's library or a framework, else `generated`; with the evidence."""
+    libraries = [n for n in binary.needed if n.lower().startswith(_BACKEND_LIBRARIES)]
+    symbols = [s for s in binary.undefined if s.startswith(_BACKEND_SYMBOLS)]
+    evidence = [f"needs {n}" for n in binary.needed] + [f"imports {s}" for s in binary.undefined[:64]]
+    if libraries or symbols:
+        proof = [f"needs {n}" for n in libraries] + [f"imports {s}" for s in symbols]
+        return AuditLabel(kind=AuditKind.BACKEND, evidence=tuple(proof[:32]))
+    return AuditLabel(kind=AuditKind.GENERATED, evidence=tuple(evidence))
+
+
+def _finding(binary: SharedObject, *, static_cuda: bool) -> Finding | None:
+    if binary.search_paths:
+        detail = f"the binary names library search paths of its own: {', '.join(binary.search_paths)}"
+        return Finding(reason=RejectReason.DELEGATED, detail=detail)
+    if static_cuda:
+        return None
+    imported = set(binary.undefined)
+    loaders = sorted(imported & _LOADERS)
+    if loaders:
+        return Finding(reason=RejectReason.DELEGATED, detail=_sentence(loaders, "loads further code at run time"))
+    for names, what in (
+        (_PROCESSES, "starts, ends or reaches into processes"), (_FILES, "reaches files, sockets or memory mappings"),
+        (_HIDERS, "starts threads, installs handlers, draws random numbers or reads clocks"),
+    ):  # fmt: skip
+        found = sorted(imported & names)
+        if found:
+            return Finding(reason=RejectReason.TAMPER, detail=_sentence(found, what))
+    if binary.ifuncs:
+        return Finding(reason=RejectReason.TAMPER, detail=_sentence(binary.ifuncs, "runs code while it is loaded"))
+    return None
+
+
+def _sentence(symbols: Iterable[str], what: str) -> str:
+    return f"the binary imports {', '.join(symbols)}: a kernel that {what} is not judged; compute with the inputs only"

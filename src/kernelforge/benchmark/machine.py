@@ -1,0 +1,204 @@
+"""Facts of the machine that are measured once and kept in the cache folder: bandwidth and dispatch overhead.
+
+On the CPU the runner calls a candidate without the Python around it, while eager's time holds torch's own dispatch.
+`dispatch_overhead_us` is what a call through Python costs beyond the kernel (looking at the tensors, allocating the
+output, one foreign call); it is added to a candidate's CPU times, so that tiny operators are not flattered. On CUDA
+both sides are device times between events, and nothing is added.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from kernelforge.digest import digest
+from kernelforge.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+SCHEMA = 2
+_CPU_FOOTPRINTS = (1 << 18, 1 << 21, 1 << 24, 1 << 28)
+_CUDA_FOOTPRINTS = (1 << 31,)
+_CACHE_FACTOR = 4.0
+"""How much faster than its memory a GPU's caches may be; a launch is too short to measure that with copies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What was measured.
+
+    Attributes:
+        bandwidth: (bytes touched, bytes per second), by growing size: the best of copying, filling and summing.
+        cache_bytes: the last-level cache (CPU) or L2 (CUDA).
+        dispatch_overhead_us: see the module's docstring; 0.0 on CUDA.
+    """
+
+    device: str
+    bandwidth: tuple[tuple[int, float], ...]
+    cache_bytes: int
+    dispatch_overhead_us: float
+
+    def bytes_per_second(self, footprint_bytes: int) -> float:
+        """An upper bound on the bandwidth at a footprint: that of the next smaller measured one."""
+        smaller = [rate for size, rate in self.bandwidth if size <= footprint_bytes]
+        if smaller:
+            return smaller[-1]
+        return self.bandwidth[0][1] * _CACHE_FACTOR
+
+
+def machine_facts(settings: Settings, *, device: str, threads: int) -> MachineFacts:
+    """The facts of this machine, measured if the cache has none. Takes about a second then."""
+    import torch
+
+    name = device_name(device)
+    key = digest([SCHEMA, device, name, platform.node(), threads, torch.__version__, os.cpu_count() or 0])[:24]
+    path = settings.cache_dir / "machine" / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        known = _read(path)
+        if known is None:
+            known = _measure(device, name, threads)
+            partial = path.with_name(f".{uuid.uuid4().hex}.partial")
+            partial.write_text(json.dumps(asdict(known)))
+            partial.replace(path)
+    return known
+
+
+def device_name(device: str) -> str:
+    """What the device calls itself."""
+    if device == "cuda":
+        import torch
+
+        return str(torch.cuda.get_device_name())
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _read(path: Path) -> MachineFacts | None:
+    try:
+        data = json.loads(path.read_text())
+        return MachineFacts(
+            device=str(data["device"]), bandwidth=tuple((int(s), float(r)) for s, r in data["bandwidth"]),
+            cache_bytes=int(data["cache_bytes"]), dispatch_overhead_us=float(data["dispatch_overhead_us"]),
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _measure(device: str, name: str, threads: int) -> MachineFacts:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        footprints = _CUDA_FOOTPRINTS if device == "cuda" else _CPU_FOOTPRINTS
+        return MachineFacts(
+            device=name, bandwidth=_envelope([(size, _bandwidth(device, size)) for size in footprints]),
+            cache_bytes=_cache_bytes(device),
+            dispatch_overhead_us=0.0 if device == "cuda" else _dispatch_overhead_us(),
+        )  # fmt: skip
+    finally:
+        torch.set_num_threads(before)
+
+
+def _envelope(measured: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """A smaller footprint is at least as fast as a larger one; if it measured slower, that was call overhead."""
+    return tuple((size, max(rate for other, rate in measured if other >= size)) for size, _ in measured)
+
+
+def _bandwidth(device: str, footprint_bytes: int) -> float:
+    """Bytes per second of the best of several runs over buffers that together have this size."""
+    import torch
+
+    half = torch.ones(footprint_bytes // 8, dtype=torch.float32, device=device)
+    other = torch.empty_like(half)
+    jobs: tuple[tuple[Callable[[], object], int], ...] = (
+        (lambda: other.copy_(half), footprint_bytes),
+        (lambda: torch.neg(half, out=other), footprint_bytes),
+        (lambda: other.fill_(1.0), footprint_bytes // 2),
+        (half.sum, footprint_bytes // 2),
+    )
+    repeats = max(6, min(200, (1 << 26) // footprint_bytes))
+    return max(moved / min(_seconds(job, device) for _ in range(repeats)) for job, moved in jobs)
+
+
+def _seconds(job: Callable[[], object], device: str) -> float:
+    if device == "cpu":
+        started = time.perf_counter()
+        job()
+        return time.perf_counter() - started
+    import torch
+
+    torch.cuda.synchronize()
+    stream = torch.cuda.current_stream()
+    begin = stream.record_event(_event())
+    job()
+    end = stream.record_event(_event())
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def _event() -> torch.cuda.Event:
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own gap
+
+
+def _cache_bytes(device: str) -> int:
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).L2_cache_size)
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        sizes.append(int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1))
+    return max(sizes) or (32 << 20)
+
+
+def _dispatch_overhead_us() -> float:
+    """Time the Python around a kernel: facts of one tensor, a look-up, an output, a foreign call of nothing."""
+    import torch
+
+    tensor = torch.ones(16, 16)
+    call = ctypes.CDLL(None).getppid
+    known = {((16, 16), (16, 1), torch.float32, False): True}
+
+    def once(*args: object, **kwargs: object) -> object:
+        first = args[0]
+        assert isinstance(first, torch.Tensor)
+        facts = (tuple(first.shape), first.stride(), first.dtype, first.requires_grad)
+        if facts in known and not kwargs and first.data_ptr() % 16 == 0 and first.device.type == "cpu":
+            out = torch.empty_strided((16, 16), (16, 1), dtype=torch.float32)
+            call()
+            return out
+        return None
+
+    return _per_call_us(lambda: once(tensor)) - _per_call_us(lambda: None)
+
+
+def _per_call_us(function: Callable[[], object], *, calls: int = 2000, rounds: int = 7) -> float:
+    times: Sequence[float] = [_round_us(function, calls) for _ in range(rounds)]
+    return min(times)
+
+
+def _round_us(function: Callable[[], object], calls: int) -> float:
+    started = time.perf_counter()
+    for _ in range(calls):
+        function()
+    return (time.perf_counter() - started) / calls * 1e6

@@ -1,0 +1,308 @@
+"""Paired timing of a candidate against eager, point by point: alternation, adaptive sampling, checks of what was timed.
+
+One *block* is many calls of one side, rotating over buffer sets of different content; its median is one sample. Blocks
+alternate eager, candidate, candidate, eager (ABBA), so that drift of the machine cancels in each pair. Sampling stops
+when the interval of the ratio is narrow enough, when the candidate is clearly slow, or when the time is used up. The
+first and the last block of the candidate are collected: the outputs that its timed calls left are judged like any
+other. What the runner reports is bounded by the judge's own clock: on the CPU over the very same blocks (a busy machine
+slows both alike), on CUDA, where a block also keeps the device busy for its own purposes, over a batch without events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kernelforge.benchmark.machine import MachineFacts
+from kernelforge.benchmark.roofline import SUSPECT_FRACTION, floor_us
+from kernelforge.benchmark.statistics import Pairs, half_width, median, paired_interval, variant_interval
+from kernelforge.benchmark.types import Measurement, PointTiming
+from kernelforge.cards.types import DimValues, ScalarValues, SizePoint, Variant, VariantRecord
+from kernelforge.errors import HarnessError
+from kernelforge.runner.eager import EagerWorker
+from kernelforge.runner.protocol import BufferSet, RunnerDeath, TimeReply
+from kernelforge.runner.session import RunnerSession
+from kernelforge.verify.checks.execution import History, death, judge_reply
+from kernelforge.verify.prepare import PreparedCase, named_values
+from kernelforge.verify.sizes import footprint_bytes
+from kernelforge.verify.types import Rejected, RejectReason
+
+MAX_POINTS = 4
+MAX_SETS = 8
+LAUNCH_ALLOWANCE_US = 12.0
+"""What a call may take longer by the judge's clock than reported: clocks, launches, the step to the next set."""
+BLOCK_ALLOWANCE_US = 3000.0
+"""The same for a block: the message to the runner and back, and waking its threads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """How long and how precisely.
+
+    Attributes:
+        budget_s: wall time for all points of a candidate; block_s: length of one block.
+        half_width: relative half width of the ratio's interval at which sampling stops.
+        slow: sampling also stops when the ratio's upper end is below this: no search needs it more precisely.
+        settle_s: pause before each block: a thread pool of the other side may still be spinning.
+    """
+
+    budget_s: float = 1.5
+    block_s: float = 0.008
+    half_width: float = 0.02
+    min_pairs: int = 6
+    slow: float = 0.85
+    settle_s: float = 0.004
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TimedPoint:
+    """One size point with its rotating buffer sets.
+
+    Attributes:
+        calls: captured calls that the point stands for. share: of the variant's eager time, for the time budget.
+        sets: at least one; checked: the sets whose outputs are known, by position in `sets`.
+    """
+
+    dims: DimValues
+    scalars: ScalarValues
+    calls: int
+    share: float
+    sets: tuple[BufferSet, ...]
+    checked: Mapping[int, PreparedCase]
+
+
+@dataclass(slots=True)
+class _Samples:
+    eager_us: list[float] = field(default_factory=list)
+    candidate_us: list[float] = field(default_factory=list)
+
+
+MeasurementResult: TypeAlias = "Measurement | Rejected"
+
+
+def representative_points(record: VariantRecord, *, most: int = MAX_POINTS) -> tuple[tuple[SizePoint, int, float], ...]:
+    """Points to time, each with the calls it stands for and its share of the variant's eager time, in [0, 1].
+
+    All points if they are few; else the points in order of size are cut into groups of equal eager time, and each
+    group's costliest point stands for it.
+    """
+    total = sum(p.calls * p.eager_us for p in record.points) or 1.0
+    ordered = sorted(record.points, key=lambda p: footprint_bytes(record.variant, p.dims))
+    groups: list[list[SizePoint]] = [[p] for p in ordered]
+    if len(ordered) > most:
+        groups, done = [[] for _ in range(most)], 0.0
+        for point in ordered:
+            groups[min(int(done / total * most), most - 1)].append(point)
+            done += point.calls * point.eager_us
+    chosen = []
+    for group in filter(None, groups):
+        heaviest = max(group, key=lambda p: p.calls * p.eager_us)
+        weight = sum(p.calls * p.eager_us for p in group) / total
+        chosen.append((heaviest, sum(p.calls for p in group), weight))
+    return tuple(sorted(chosen, key=lambda c: -c[2]))
+
+
+def rotating_sets(variant: Variant, dims: DimValues, facts: MachineFacts, *, cap_bytes: int) -> int:
+    """How many buffer sets rotate: enough to exceed the last-level cache by half, within the caps."""
+    footprint = max(footprint_bytes(variant, dims), 1)
+    wanted = -(-facts.cache_bytes * 3 // (2 * footprint))
+    return max(2, min(wanted, MAX_SETS, cap_bytes // footprint))
+
+
+def measure(
+    eager: EagerWorker, session: RunnerSession, variant: Variant, points: Sequence[TimedPoint], facts: MachineFacts,
+    *, protocol: Protocol, environment: Mapping[str, str],
+) -> MeasurementResult:  # fmt: skip
+    """Time a candidate that has passed its cases.
+
+    Returns:
+        The measurement, or Rejected: wrong outputs of timed calls, a death, or a time that cannot be.
+
+    Raises:
+        HarnessError: eager or the runner failed on its own account.
+    """
+    timings = []
+    total_share = sum(p.share for p in points) or 1.0
+    for point in points:
+        share = max(point.share / total_share, 0.5 / len(points))
+        clock = _PointClock(eager, session, variant, point, protocol)
+        timing = _measure_point(clock, variant, point, facts, protocol.budget_s * share)
+        if isinstance(timing, Rejected):
+            return timing
+        timings.append(timing)
+    pairs = [Pairs(calls=t.calls, eager_us=t.eager_us, candidate_us=t.candidate_us) for t in timings]
+    speedup, eager_us, candidate_us = variant_interval(pairs)
+    calls = sum(t.calls for t in timings)
+    return Measurement(
+        points=tuple(timings), speedup=speedup, eager_us=eager_us, candidate_us=candidate_us,
+        floor_us=sum(t.calls * t.floor_us for t in timings) / calls, environment=dict(environment),
+    )  # fmt: skip
+
+
+class _PointClock:
+    """Blocks of both sides at one point."""
+
+    def __init__(
+        self, eager: EagerWorker, session: RunnerSession, variant: Variant, point: TimedPoint, protocol: Protocol
+    ) -> None:
+        self._eager, self._session, self._variant = eager, session, variant
+        self._point, self.protocol = point, protocol
+        self._history = History(passed=1)
+        self._reported_us = self._wall_us = 0.0
+        self.where = f"timing at {', '.join(f'{n}={v}' for n, v in point.dims.items()) or 'the fixed sizes'}"
+
+    def load(self) -> Rejected | None:
+        variant_json = self._variant.to_json()
+        for slot, work in enumerate(self._point.sets):
+            dims, scalars = named_values(self._variant, work)
+            self._eager.load(slot, variant_json, dims, scalars, work.buffers)
+            loaded = self._session.load(slot, work)
+            if isinstance(loaded, RunnerDeath):
+                return death(loaded, self.where)
+            if loaded.error:
+                raise HarnessError(f"the runner could not load the buffers: {loaded.message}")
+        return None
+
+    def unload(self) -> None:
+        for slot in range(len(self._point.sets)):
+            self._eager.unload(slot)
+            if self._session.death is None:
+                self._session.unload(slot)
+
+    def eager_block(self, iterations: int) -> float:
+        """Median of a block, microseconds."""
+        time.sleep(self.protocol.settle_s)
+        reply = self._eager.time_slots(0, len(self._point.sets), iterations=iterations)
+        return median(reply.samples_ns) / 1e3
+
+    def candidate_block(self, iterations: int, *, collect: bool = False) -> float | Rejected:
+        """The same of the candidate; with `collect` the outputs that the timed calls left are judged."""
+        time.sleep(self.protocol.settle_s)
+        reply = self._session.time_slots(0, len(self._point.sets), iterations=iterations, collect=collect)
+        rejected = self._judge(reply, collect=collect)
+        if rejected is not None:
+            return rejected
+        assert isinstance(reply, TimeReply)
+        total_us, wall_us = sum(reply.samples_ns) / 1e3, reply.wall_s * 1e6
+        if not collect:
+            self._reported_us += total_us
+            self._wall_us += max(0.0, wall_us - BLOCK_ALLOWANCE_US - iterations * LAUNCH_ALLOWANCE_US)
+        if min(reply.samples_ns) <= 0 or total_us > wall_us + 50:
+            detail = f"{iterations} calls report {total_us:.0f} us in all, the judge's clock saw {wall_us:.0f} us"
+            return Rejected(reason=RejectReason.TIMING_SUSPECT, case=self.where, detail=detail)
+        return median(reply.samples_ns) / 1e3
+
+    def bounded(self, candidate_us: float) -> Rejected | None:
+        """Whether the judge's own clock agrees with the reported times.
+
+        Args:
+            candidate_us: the reported median of a call.
+        """
+        if self._variant.device == "cuda":
+            return self._bounded_by_batch(candidate_us)
+        if self._wall_us <= 2 * self._reported_us:
+            return None
+        detail = (
+            f"the timed calls took {self._wall_us:.0f} us by the judge's clock, {self._reported_us:.0f} us reported"
+        )
+        return Rejected(reason=RejectReason.TIMING_SUSPECT, case=self.where, detail=detail)
+
+    def _bounded_by_batch(self, candidate_us: float) -> Rejected | None:
+        """At least 20 ms of calls without events in between; the best of three, for the host may be busy."""
+        iterations = max(len(self._point.sets), min(int(20_000 / max(candidate_us, 0.5)), 20_000))
+        seen = []
+        for _ in range(3):
+            reply = self._session.time_slots(0, len(self._point.sets), iterations=iterations, batch=True)
+            rejected = self._judge(reply, collect=False)
+            if rejected is not None:
+                return rejected
+            assert isinstance(reply, TimeReply)
+            seen.append(reply.wall_s * 1e6 / iterations)
+            if seen[-1] <= 1.5 * candidate_us + LAUNCH_ALLOWANCE_US:
+                return None
+        detail = f"a call takes {min(seen):.1f} us by the judge's clock, {candidate_us:.1f} us were reported"
+        return Rejected(reason=RejectReason.TIMING_SUSPECT, case=self.where, detail=detail)
+
+    def _judge(self, reply: TimeReply | RunnerDeath, *, collect: bool) -> Rejected | None:
+        if isinstance(reply, RunnerDeath):
+            return death(reply, self.where)
+        if not collect and not reply.error:
+            return None
+        for position, prepared in self._point.checked.items():
+            outputs = reply.outputs[position] if not reply.error else ()
+            judged = judge_reply(self._variant, prepared, reply, self._history, outputs)
+            if isinstance(judged, Rejected):
+                return Rejected(
+                    reason=judged.reason, case=f"{judged.case}, while timed", detail=judged.detail,
+                    worst_abs=judged.worst_abs,
+                )  # fmt: skip
+        return None
+
+
+def _measure_point(
+    clock: _PointClock, variant: Variant, point: TimedPoint, facts: MachineFacts, budget_s: float
+) -> PointTiming | Rejected:
+    rejected = clock.load()
+    if rejected is not None:
+        return rejected
+    try:
+        samples = _sample(clock, len(point.sets), clock.protocol, budget_s)
+        if isinstance(samples, Rejected):
+            return samples
+        candidate_us = median(samples.candidate_us)
+        rejected = clock.bounded(candidate_us)
+        if rejected is not None:
+            return rejected
+    finally:
+        clock.unload()
+    footprint = footprint_bytes(variant, point.dims) * len(point.sets)
+    floor = floor_us(variant, point.dims, point.scalars, bytes_per_second=facts.bytes_per_second(footprint))
+    if candidate_us < SUSPECT_FRACTION * floor:
+        detail = f"{candidate_us:.2f} us per call, but moving the bytes takes at least {floor:.2f} us: work is missing"
+        return Rejected(reason=RejectReason.TIMING_SUSPECT, case=clock.where, detail=detail)
+    charged = tuple(us + facts.dispatch_overhead_us for us in samples.candidate_us)
+    return PointTiming(
+        dims=dict(point.dims), calls=point.calls, eager_us=tuple(samples.eager_us), candidate_us=charged,
+        speedup=paired_interval(samples.eager_us, charged), floor_us=floor,
+        regime="cold" if footprint > facts.cache_bytes else "warm",
+    )  # fmt: skip
+
+
+def _sample(clock: _PointClock, sets: int, protocol: Protocol, budget_s: float) -> _Samples | Rejected:
+    """Alternate blocks until precise enough, clearly slow, or out of time."""
+    deadline = time.monotonic() + budget_s
+    first = clock.candidate_block(sets, collect=True)
+    if isinstance(first, Rejected):
+        return first
+    per_block = protocol.block_s * 1e6
+    eager_calls = _iterations(per_block, clock.eager_block(sets))
+    candidate_calls = _iterations(per_block, first)
+    samples = _Samples()
+    while True:
+        for side in "ecce":
+            if side == "e":
+                samples.eager_us.append(clock.eager_block(eager_calls))
+                continue
+            block = clock.candidate_block(candidate_calls)
+            if isinstance(block, Rejected):
+                return block
+            samples.candidate_us.append(block)
+        if time.monotonic() >= deadline or _settled(samples, protocol):
+            break
+    last = clock.candidate_block(max(candidate_calls // 2, sets), collect=True)
+    return last if isinstance(last, Rejected) else samples
+
+
+def _iterations(block_us: float, call_us: float) -> int:
+    return max(1, min(int(block_us / max(call_us, 0.1)), 2000))
+
+
+def _settled(samples: _Samples, protocol: Protocol) -> bool:
+    if len(samples.eager_us) < 4:
+        return False
+    interval = paired_interval(samples.eager_us, samples.candidate_us, resamples=200)
+    if interval.high < protocol.slow:
+        return True
+    return len(samples.eager_us) >= protocol.min_pairs and half_width(interval) <= protocol.half_width

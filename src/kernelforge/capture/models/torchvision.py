@@ -1,0 +1,48 @@
+"""`torchvision:NAME`: a torchvision classification model with random weights, on images of 224x224."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from kernelforge.capture.models._placing import place_model, sample_call
+from kernelforge.capture.models.types import LoadedModel, ModelOptions, ModelSource
+from kernelforge.errors import EnvironmentMissing, ModelError, UsageError
+
+_PREFIX = "torchvision:"
+
+
+class TorchvisionSource:
+    """Samples differ in batch size: 1, 2, 3 ..."""
+
+    def matches(self, text: str) -> bool:
+        return text.startswith(_PREFIX)
+
+    def load(self, text: str, options: ModelOptions) -> LoadedModel:
+        import torch
+
+        name = text.removeprefix(_PREFIX)
+        if not options.random_weights:
+            raise UsageError(f"{text}: trained weights are not downloaded", hint="add --random-weights")
+        torch.manual_seed(options.seed)
+        model = place_model(_build(name), options)
+        images = [torch.randn(n + 1, 3, 224, 224) for n in range(options.samples)]
+        return LoadedModel(name=name, model=model, calls=tuple(sample_call(model, (x,), options) for x in images))
+
+
+def _build(name: str) -> Any:
+    try:
+        models = importlib.import_module("torchvision.models")
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
+        raise EnvironmentMissing(
+            f"torchvision cannot be imported: {error}",
+            hint="install the torchvision that belongs to your torch: pip install 'kernelforge[torchvision]'",
+        ) from error
+    try:
+        return models.get_model(name, weights=None)
+    except ValueError as error:
+        known = ", ".join(models.list_models()[:8])
+        raise ModelError(f"torchvision has no model {name!r}", hint=f"for example {known}") from error
+
+
+SOURCE: ModelSource = TorchvisionSource()

@@ -1,0 +1,347 @@
+"""Records the operator calls of an unmodified callable. Owns `record`; imports torch.
+
+How a capture goes:
+1. The first sample runs once plain: warm-up, and the count of what really runs (see `fastpaths`).
+2. Every sample runs under a torch-function mode that sees each outermost torch call in the form the model wrote it.
+   A call's *signature* (function, argument values, tensor metadata) is looked up in a cache; only a new signature is
+   bound, described and, while wanted, its inputs copied - before the call, because the call may change them.
+3. Times are summed, fused calls marked, examples written. Nothing is written before the model has finished.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from kernelforge.capture.collector import ExampleCollector, ExampleSink
+from kernelforge.capture.facts import autocast_dtype, capability_of, describe_call, memory_aliases, tensor_spec
+from kernelforge.capture.fastpaths import UNREACHABLE, FusedModules, OperatorCounter, missing_operators, plain_run
+from kernelforge.capture.outputs import changed_inputs, describe_outputs, input_versions, unforgeable_reason
+from kernelforge.capture.signatures import group_key, is_metadata, signature
+from kernelforge.capture.threads import watch_threads
+from kernelforge.capture.types import ObservedCall, OperatorCall, Recording, UncoveredCall
+from kernelforge.errors import ModelError
+from kernelforge.operators import Entry, Operator, Unsupported
+from kernelforge.operators._entries import canonical_call, entry_table
+
+MAX_EXAMPLE_BYTES = 256 << 20
+MAX_TENSOR_BYTES = 64 << 20
+
+
+class _Slot:
+    """Count and time of one signature: a call of an operator (`call` is set), or of a function that none describes."""
+
+    __slots__ = (
+        "call", "calls", "events", "example", "first", "group", "inside", "name", "observed", "reason", "seconds",
+    )  # fmt: skip
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+        self.call: OperatorCall | None = None
+        self.calls = 0
+        self.seconds = 0.0
+        self.first = 0.0
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.example: int | None = None
+        self.group = ""
+        self.inside: Counter[tuple[int, ...]] = Counter()
+        self.observed: Mapping[str, int] | None = None
+
+    def mean_us(self) -> float:
+        """Mean time of a call; a first call that was watched more closely than the others does not count."""
+        if self.observed is not None and self.calls > 1:
+            return 1e6 * (self.seconds - self.first) / (self.calls - 1)
+        return 1e6 * self.seconds / max(self.calls, 1)
+
+
+class _Recorder(TorchFunctionMode):
+    """The hook. Inside its handler torch has it switched off, so only outermost calls are seen."""
+
+    def __init__(self, device: str, examples: ExampleCollector, modules: FusedModules) -> None:
+        super().__init__()
+        self.table = entry_table()
+        self.cuda = device == "cuda"
+        self.device = device
+        self.examples = examples
+        self.modules = modules
+        self.watching = False
+        self.by_signature: dict[object, _Slot] = {}
+        self.by_call: dict[object, _Slot] = {}
+        self.unknown: dict[object, _Slot | None] = {}
+        self.mutating: set[object] = set()
+        self.number = 0
+        self.current = ""
+        self.own_seconds = 0.0
+        self.host_seconds = 0.0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        entered, spent = perf_counter(), self.host_seconds
+        kwargs = kwargs or {}
+        found = self.table.get(func)
+        if found is None:
+            result = self._unknown(func, args, kwargs)
+        else:
+            key = signature(func, args, kwargs, self._state(), func in self.mutating)
+            slot = None if key is None else self.by_signature.get(key)
+            if slot is None:
+                result = self._first(found, key, func, args, kwargs)
+            else:
+                result = self._timed(slot, func, args, kwargs)
+        self.own_seconds += perf_counter() - entered - (self.host_seconds - spent)
+        return result
+
+    def _state(self) -> tuple[object, ...]:
+        return torch.is_grad_enabled(), torch.is_autocast_enabled(self.device), torch.get_autocast_dtype(self.device)
+
+    def _unknown(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if func not in self.unknown:
+            name = torch.overrides.resolve_name(func) or getattr(func, "__name__", repr(func))
+            self.unknown[func] = None if is_metadata(name) else _Slot(name, "no operator describes it")
+        slot = self.unknown[func]
+        if slot is not None:
+            return self._timed(slot, func, args, kwargs)
+        start = perf_counter()
+        result = func(*args, **kwargs)
+        self.host_seconds += perf_counter() - start
+        return result
+
+    def _timed(self, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self.number += 1
+        self.current = slot.name
+        if self.modules.stack:
+            slot.inside[tuple(self.modules.stack)] += 1
+        if self.cuda:
+            begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            begin.record()
+        start = perf_counter()
+        result = func(*args, **kwargs)
+        elapsed = perf_counter() - start
+        if self.cuda:
+            end.record()
+            slot.events.append((begin, end))
+        slot.calls += 1
+        slot.seconds += elapsed
+        self.host_seconds += elapsed
+        return result
+
+    def _first(
+        self, found: tuple[Operator, Entry], key: object, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The first call of a signature: describe it in full."""
+        operator, entry = found
+        canonical = canonical_call(operator, entry, args, kwargs)
+        if isinstance(canonical, Unsupported):
+            return self._timed(self._register(key, _Slot(operator.name, canonical.reason)), func, args, kwargs)
+        try:
+            arguments, tensors = describe_call(operator.name, canonical)
+        except TypeError as error:
+            return self._timed(self._register(key, _Slot(operator.name, str(error))), func, args, kwargs)
+        specs = tuple(map(tensor_spec, tensors))
+        aliases = memory_aliases(tensors)
+        slot = _Slot(operator.name, "")
+        slot.group = group_key(operator, arguments, specs)
+        if not (operator.view or operator.random):
+            slot.example = self.examples.take(slot.group, tensors)
+        before = input_versions(tensors)
+        result = self._watched(slot, func, args, kwargs)
+        mutates = changed_inputs(tensors, before, canonical)
+        if mutates:
+            self.mutating.add(func)
+        outputs = describe_outputs(result, tensors, mutates)
+        slot.call = OperatorCall(
+            operator=operator.name, arguments=arguments, tensors=specs, outputs=outputs.specs,
+            output_kind=outputs.kind, mutates=mutates, aliases=aliases, output_aliases=outputs.aliases,
+            autocast=autocast_dtype(specs[0].device), grad_enabled=torch.is_grad_enabled(), device=specs[0].device,
+            capability=capability_of(specs[0].device, tensors[0].device.index or 0),
+        )  # fmt: skip
+        slot.reason = unforgeable_reason(operator, slot.call)
+        self._register(key, slot)
+        return result
+
+    def _watched(self, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Time a call and, in the sample that also ran plain, note the aten operators it runs."""
+        if not self.watching:
+            return self._timed(slot, func, args, kwargs)
+        counter = OperatorCounter()
+        with counter:
+            result = self._timed(slot, func, args, kwargs)
+        slot.first, slot.observed = slot.seconds, counter.counts
+        return result
+
+    def _register(self, key: object, slot: _Slot) -> _Slot:
+        """File a slot under its signature, or add it to the slot of the same call written in another form."""
+        # repr, because 1, 1.0 and True are equal in Python and different arguments in torch.
+        identity = (slot.name, slot.reason) if slot.call is None else (repr(slot.call.arguments), slot.call)
+        known = self.by_call.setdefault(identity, slot)
+        if known is not slot:
+            known.calls += slot.calls
+            known.seconds += slot.seconds
+            known.events += slot.events
+            known.inside += slot.inside
+        if key is not None:
+            self.by_signature[key] = known
+        return known
+
+    def slots(self) -> list[_Slot]:
+        """Every slot, in order of first appearance."""
+        return [*self.by_call.values(), *(s for s in self.unknown.values() if s is not None)]
+
+
+def record(
+    call: Callable[[], object] | Sequence[Callable[[], object]],
+    *,
+    device: str = "cpu",
+    example_store: ExampleSink | None = None,
+    max_example_bytes: int = MAX_EXAMPLE_BYTES,
+    max_tensor_bytes: int = MAX_TENSOR_BYTES,
+    warmup: bool = True,
+    name: str = "the model",
+) -> Recording:
+    """Run a callable, or one callable per sample, and record its operator calls.
+
+    Args:
+        device: "cpu" or "cuda", where the model runs.
+        example_store: where captured inputs go, after the model has finished; None keeps none.
+        max_example_bytes: all examples together; max_tensor_bytes: one tensor. Above, a tensor's distribution is kept.
+        warmup: run the first sample once more, before and without the recorder. Switch it off for a callable whose
+            state matters; then first-call effects are in the times and fused paths are not looked for.
+
+    Raises:
+        ModelError: the callable raised. Nothing has been written.
+    """
+    samples = [call] if callable(call) else list(call)
+    if not samples:
+        raise ModelError(f"{name} has no sample to run", hint="give at least one set of inputs")
+    warnings: list[str] = []
+    modules = FusedModules()
+    examples = ExampleCollector(max_example_bytes, max_tensor_bytes) if example_store is not None else None
+    plain = _warm_up(samples[0], modules, device) if warmup else None
+    if plain is None:
+        warnings.append("fused fast paths were not looked for: the model did not run without the recorder")
+    recorder = _Recorder(device, examples or ExampleCollector(0, 0, keep=False), modules)
+    with watch_threads(warnings), modules.tracked():
+        wall = _run_samples(samples, recorder, name, watching=plain is not None)
+    _read_events(recorder)
+    unreachable = _unreachable(recorder, modules, plain or {}, warnings)
+    digests = examples.flush(example_store) if examples is not None and example_store is not None else {}
+    return _result(recorder, unreachable, digests, warnings, wall=wall, samples=len(samples))
+
+
+def _warm_up(call: Callable[[], object], modules: FusedModules, device: str) -> Counter[str] | None:
+    """The plain run, with the random state left as it was; None if the model fails, which the recorded run reports."""
+    devices = [torch.cuda.current_device()] if device == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            return plain_run(call, modules)
+        except Exception:  # noqa: BLE001 - the user's code: it fails again under the recorder, which says where
+            return None
+
+
+def _run_samples(samples: Sequence[Callable[[], object]], recorder: _Recorder, name: str, *, watching: bool) -> float:
+    """Run the samples under the recorder; seconds of the model without the recorder's own work."""
+    wall = 0.0
+    for index, sample in enumerate(samples):
+        recorder.watching = watching and index == 0
+        own, start = recorder.own_seconds, perf_counter()
+        try:
+            with recorder:
+                sample()
+            if recorder.cuda:
+                torch.cuda.synchronize()
+        except Exception as error:
+            where = f"sample {index + 1} of {len(samples)}, operator call {recorder.number} ({recorder.current})"
+            raise ModelError(
+                f"{name} raised {type(error).__name__} in {where}: {error}",
+                hint="run the model on these inputs without kernelforge first; the traceback above is the model's own",
+            ) from error
+        wall += perf_counter() - start - (recorder.own_seconds - own)
+    return wall
+
+
+def _read_events(recorder: _Recorder) -> None:
+    """Replace the host times by device times, on CUDA."""
+    if not recorder.cuda:
+        return
+    for slot in recorder.slots():
+        times = [begin.elapsed_time(end) / 1e3 for begin, end in slot.events]
+        slot.seconds, slot.first = sum(times), times[0] if times else 0.0
+
+
+def _unreachable(
+    recorder: _Recorder, modules: FusedModules, plain: Mapping[str, int], warnings: list[str]
+) -> dict[int, int]:
+    """How many calls of each slot (by id) do not happen without the recorder; adds a warning if there are any."""
+    result: dict[int, int] = {}
+    groups: dict[str, bool] = {}
+    slots = [s for s in recorder.slots() if s.call is not None]
+    for slot in slots:
+        inside = sum(n for stack, n in slot.inside.items() if modules.fused & set(stack))
+        if slot.observed is not None:
+            missing = bool(missing_operators(slot.observed, plain))
+            groups[slot.group] = groups.get(slot.group, True) and missing
+            inside = slot.calls if missing else inside
+        result[id(slot)] = inside
+    for slot in slots:  # sizes that only later samples had share the fate of their kin
+        if slot.observed is None and groups.get(slot.group, False):
+            result[id(slot)] = slot.calls
+    names = sorted({s.name for s in slots if result[id(s)]})
+    if names:
+        total = sum(result.values())
+        warnings.append(
+            f"{total} calls ({', '.join(names)}) happen only while capturing, because torch takes a fused path "
+            "without the recorder: they are not reachable at run time"
+        )
+    return result
+
+
+def _result(
+    recorder: _Recorder,
+    unreachable: Mapping[int, int],
+    digests: Mapping[int, str],
+    warnings: Sequence[str],
+    *,
+    wall: float,
+    samples: int,
+) -> Recording:
+    slots = recorder.slots()
+    known = [s for s in slots if s.call is not None]
+    calls = []
+    for slot in known:
+        assert slot.call is not None
+        lost = unreachable[id(slot)]
+        everything = lost >= slot.calls
+        calls.append(
+            ObservedCall(
+                call=slot.call,
+                calls=slot.calls if everything else slot.calls - lost,
+                eager_us=slot.mean_us(),
+                example="" if slot.example is None else digests.get(slot.example, ""),
+                unforgeable=(UNREACHABLE if everything else slot.reason),
+            )
+        )
+    uncovered = [
+        UncoveredCall(name=s.name, reason=s.reason, calls=s.calls, total_us=1e6 * s.seconds)
+        for s in slots
+        if s.call is None
+    ]
+    captured = sum(s.seconds for s in known)
+    measured = sum(s.seconds for s in slots)
+    share = captured / measured if measured else 0.0
+    return Recording(
+        device=recorder.device,
+        calls=tuple(calls),
+        uncovered=tuple(sorted(uncovered, key=lambda u: (-u.total_us, u.name))),
+        warnings=tuple(warnings),
+        samples=samples,
+        wall_us=1e6 * wall,
+        coverage_wall=min(captured / wall, 1.0) if wall else 0.0,
+        coverage_device=share if recorder.cuda else (min(captured / wall, 1.0) if wall else 0.0),
+    )

@@ -1,0 +1,67 @@
+"""The `kforge` command: lists the commands, one file each in `commands/`. No logic, no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kernelforge import __version__
+from kernelforge.cli.commands import capture as capture_command
+from kernelforge.cli.commands import cast, demo, doctor, eval, export, op, ops, run, version
+from kernelforge.cli.commands import forge as forge_command
+from kernelforge.cli.verb import EXIT_CODES
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kforge {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Make a PyTorch model run faster on the hardware you have: capture, forge, export, dispatch."""
+
+
+def make_app() -> typer.Typer:
+    """The application with all commands."""
+    # Plain help: rich's takes three times as long to come up, and pipes badly.
+    app = typer.Typer(
+        name="kforge",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    # "\b" keeps the lines of the list as they are.
+    app.callback(epilog="\b\n" + EXIT_CODES)(_root)
+    app.command("run")(run.run)
+    app.command("demo")(demo.demo)
+    app.command("capture")(capture_command.capture)
+    app.command("ops")(ops.ops)
+    app.add_typer(_group("op", "Look at one variant: show.", {"show": op.show}))
+    app.command("forge")(forge_command.forge)
+    app.command("eval")(eval.evaluate)
+    app.command("export")(export.export)
+    app.add_typer(
+        _group("cast", "Look at packages: inspect, verify.", {"inspect": cast.inspect, "verify": cast.verify})
+    )
+    app.command("doctor")(doctor.doctor)
+    app.command("version")(version.version)
+    return app
+
+
+def _group(name: str, help_text: str, commands: dict[str, typer.models.CommandFunctionType]) -> typer.Typer:
+    group = typer.Typer(name=name, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+    for command_name, function in commands.items():
+        group.command(command_name)(function)
+    return group
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    make_app()(prog_name="kforge")

@@ -1,0 +1,73 @@
+"""Where the command line's words go: data on stdout; progress, logs, hints and errors on stderr. Owns `Output`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kernelforge.digest import Json
+from kernelforge.errors import ForgeError
+from kernelforge.report.grid import Grid, grid_rich, grid_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How one command speaks.
+
+    Attributes:
+        as_json: stdout gets exactly one JSON document. quiet: no progress and no hints.
+        verbose: 0, 1 (log lines) or 2 (debug lines, and tracebacks of our own errors).
+        color: False never prints an escape code; True leaves it to the terminal.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+    verbose: int = 0
+    color: bool = True
+
+    def console(self, *, stderr: bool) -> Console:
+        """A rich console on stdout or stderr that obeys the colour rules."""
+        from rich.console import Console
+
+        # color_system None also drops bold and dim, which rich keeps under NO_COLOR.
+        return Console(stderr=stderr, color_system="auto" if self.color else None, highlight=False, soft_wrap=True)
+
+    def show(self, document: Json, grids: Iterable[Grid]) -> None:
+        """Print the command's result: the document under --json, else the tables."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+            return
+        console = self.console(stderr=False)
+        for index, grid in enumerate(grids):
+            if index:
+                sys.stdout.write("\n")
+            if console.is_terminal:
+                console.print(grid_rich(grid, width=console.width))
+            else:
+                sys.stdout.write(grid_text(grid) + "\n")
+
+    def width(self) -> int | None:
+        """Columns of the terminal on stdout; None for a pipe or a file, where nothing need be cut."""
+        console = self.console(stderr=False)
+        return console.width if console.is_terminal else None
+
+    def note(self, text: str) -> None:
+        """A line of progress or a hint on stderr; silent under -q."""
+        if not self.quiet:
+            sys.stderr.write(text + "\n")
+
+    def next_step(self, command: str) -> None:
+        """The last line: what one would run next."""
+        self.note(f"next: {command}")
+
+    def error(self, error: ForgeError) -> None:
+        """An error of ours on stderr: what happened, then what to do."""
+        sys.stderr.write(f"error: {error.message}\n")
+        if error.hint:
+            sys.stderr.write(f"hint: {error.hint}\n")

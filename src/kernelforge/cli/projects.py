@@ -1,0 +1,32 @@
+"""Finds the project that a command means when none is named, and names new ones. Owns no project format."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kernelforge.errors import UsageError
+
+SUFFIX = ".kforge"
+
+
+def default_project(source: str) -> Path:
+    """The project folder for a model source: "models/resnet.py" and "torchvision:resnet50" -> "resnet.kforge" ..."""
+    tail = source.rsplit(":", maxsplit=1)[-1].rstrip("/")
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(tail).name.removesuffix(".py").removesuffix(".json"))
+    return Path((stem or "model") + SUFFIX)
+
+
+def find_project(given: Path | None, *, folder: Path | None = None) -> Path:
+    """`given`, or the only project in the current folder.
+
+    Raises:
+        UsageError: none was given and there is not exactly one.
+    """
+    if given is not None:
+        return given
+    found = sorted(p for p in (folder or Path()).glob("*" + SUFFIX) if p.is_dir())
+    if len(found) == 1:
+        return found[0]
+    what = f"there are {len(found)} here: {', '.join(p.name for p in found)}" if found else "there is none here"
+    raise UsageError(f"which project? {what}", hint="name it with --project NAME.kforge")

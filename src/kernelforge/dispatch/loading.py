@@ -1,0 +1,173 @@
+"""Loading a package: verify, load what this machine can run, say why the rest is off. Owns `load`, `LoadedPackage`.
+
+Loading a package runs its native code in this process; load only packages whose origin you trust. Nothing is launched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from kernelforge.dispatch.machine import Machine, this_machine, why_off
+from kernelforge.dispatch.types import EntryState, Kernel, StatRow
+from kernelforge.errors import ForgeError, NotFound
+from kernelforge.operators import get_operator
+from kernelforge.package.reader import extract_binary, read_package
+from kernelforge.package.types import Entry, Off, Package
+from kernelforge.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from kernelforge.dispatch.decide import Admitted, Refused
+
+_LOG = logging.getLogger(__name__)
+
+
+def load(path: str | Path, *, settings: Settings | None = None) -> LoadedPackage:
+    """Verify a package and load the kernels that this machine can run.
+
+    An entry that cannot be used here is off, with a reason in `LoadedPackage.stats`; that is no error.
+
+    Args:
+        settings: by default what the environment says; with `disabled` every entry is off.
+
+    Raises:
+        NotFound: no such file.
+        PackageError: the file is corrupt, truncated, edited, or of a newer format.
+    """
+    settings = load_settings() if settings is None else settings
+    package = read_package(Path(path))
+    machine = this_machine()
+    states = tuple(_load_entry(entry, package, machine, settings) for entry in package.entries)
+    _warn_of_off(package, states)
+    return LoadedPackage(package, states)
+
+
+class LoadedPackage:
+    """A package on this machine. Thread-safe."""
+
+    def __init__(self, package: Package, states: Sequence[EntryState]) -> None:
+        from kernelforge.dispatch.eager import EagerTable
+
+        self.package = package
+        self.states = tuple(states)
+        self._table = EagerTable(self.states, name=str(package.path))
+
+    @contextmanager
+    def dispatch(self, model: object = None) -> Iterator[LoadedPackage]:  # noqa: ARG002 - see its description
+        """Use the package's kernels inside the `with` block, wherever the guard admits a call; else PyTorch runs.
+
+        The call sites (`torch.nn.functional.softmax`, `torch.Tensor.__add__` ...) are replaced for the whole process,
+        so kernels serve every thread and also calls outside of the model; on exit each attribute is the very object
+        that was there before. Blocks may be nested. Code compiled with torch.compile keeps PyTorch's own operators.
+
+        Args:
+            model: the model that will be called; any object. It says what is meant and limits nothing: a patch of
+                torch's functions cannot see which model calls.
+        """
+        self._table.enter()
+        try:
+            yield self
+        finally:
+            self._table.leave()
+
+    def stats(self) -> tuple[StatRow, ...]:
+        """Hits and misses since loading, one row per entry."""
+        return self._table.stats()
+
+    def explain(self, operator_name: str, *args: object, **kwargs: object) -> Admitted | Refused:
+        """Which entry would serve a call of this operator, with these arguments, in the present state of torch.
+
+        Args:
+            operator_name: "softmax", say; the arguments are those of any form in which torch calls it.
+
+        Raises:
+            NotFound: no such operator.
+        """
+        from kernelforge.dispatch.decide import Refused, decide, describe
+        from kernelforge.dispatch.state import call_problem
+
+        operator = get_operator(operator_name)
+        problem = call_problem(by_autocast=True)
+        if problem:
+            return Refused(term="call", detail=f"{problem} is active", by_variant={})
+        view = describe([(operator, form) for form in operator.entries], args, kwargs)
+        if isinstance(view, str):
+            return Refused(term="call", detail=view, by_variant={})
+        return decide(self._table.guarded, view.facts)
+
+
+def _load_entry(entry: Entry, package: Package, machine: Machine, settings: Settings) -> EntryState:
+    reason = _why_off(entry, package, machine, settings)
+    if reason:
+        return EntryState(entry=entry, kernel=None, reason=reason)
+    try:
+        kernel = _load_kernel(extract_binary(entry.binary, settings.cache_dir))
+    except (OSError, AttributeError, RuntimeError, ForgeError) as error:
+        return EntryState(entry=entry, kernel=None, reason=f"does not load: {error}")
+    return EntryState(entry=entry, kernel=kernel, reason="")
+
+
+def _why_off(entry: Entry, package: Package, machine: Machine, settings: Settings) -> str:
+    if settings.disabled:
+        return "disabled by KFORGE_DISABLE"
+    decision = entry.decision("eager")
+    if isinstance(decision, Off):
+        return decision.reason or "off"
+    try:
+        get_operator(entry.variant.operator)
+    except NotFound:
+        return f"this version knows no operator {entry.variant.operator}"
+    if len(entry.variant.outputs) > 1:
+        return "has several outputs, which eager dispatch does not serve"
+    return why_off(entry, package.header, machine)
+
+
+def _load_kernel(path: Path) -> Kernel:
+    """dlopen the binary.
+
+    Raises:
+        OSError: it does not load, or a symbol that it needs is missing.
+        AttributeError: it lacks an entry that the run time calls.
+        RuntimeError: tvm-ffi refuses it.
+    """
+    import torch  # noqa: F401 - brings the OpenMP run time that CPU kernels share
+    import tvm_ffi
+
+    # ctypes resolves every symbol at once: what is missing shows here and not in the middle of a model.
+    library = ctypes.CDLL(str(path))
+    workspace = library.kforge_workspace
+    workspace.restype, workspace.argtypes = ctypes.c_int64, [ctypes.POINTER(ctypes.c_int64)]
+
+    def workspace_bytes(dims: Sequence[int]) -> int:
+        return int(workspace((ctypes.c_int64 * max(len(dims), 1))(*dims)))
+
+    launch = tvm_ffi.load_module(str(path))["launch"]
+    return Kernel(launch=cast("Callable[..., int]", launch), workspace_bytes=workspace_bytes)
+
+
+def _warn_of_off(package: Package, states: Sequence[EntryState]) -> None:
+    """One line in the log when entries that the package wanted to use are off on this machine."""
+    wanted = [s for s in states if not isinstance(s.entry.decision("eager"), Off)]
+    lost = [s for s in wanted if s.kernel is None]
+    if lost:
+        gains = {s.entry.variant.id: _expected_gain(s.entry) for s in wanted}
+        total, off = sum(gains.values()), sum(gains[s.entry.variant.id] for s in lost)
+        share = f"{off / total:.0%} of the expected gain" if total else "no measured gain"
+        _LOG.warning(
+            "%s: %d of %d kernels are off here (%s): %s", package.path, len(lost), len(wanted), share, _reasons(lost)
+        )
+
+
+def _expected_gain(entry: Entry) -> float:
+    return entry.share * max(1.0 - 1.0 / entry.speedup, 0.0) if entry.speedup > 0 else 0.0
+
+
+def _reasons(states: Sequence[EntryState]) -> str:
+    counts: dict[str, int] = {}
+    for state in states:
+        counts[state.reason] = counts.get(state.reason, 0) + 1
+    return "; ".join(f"{reason} ({count})" for reason, count in sorted(counts.items()))

@@ -1,0 +1,186 @@
+"""The judge: build -> audit of the binary -> verify -> benchmark -> label, stopping at the first failure.
+
+One judge serves one device. It owns seeds, truth, limits and the clock; it keeps one eager worker, replaced when it
+dies, and starts one runner for each candidate. A fault of its own is a `WorkerFailure`, never a verdict. Loads torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Literal, Self
+
+import torch
+from filelock import FileLock, Timeout
+
+from kernelforge.audit.symbols import audit_binary
+from kernelforge.audit.types import AuditLabel
+from kernelforge.benchmark.clock import environment
+from kernelforge.benchmark.machine import machine_facts
+from kernelforge.benchmark.protocol import Protocol, measure
+from kernelforge.build.types import Artifact, Backend, BuildFailure
+from kernelforge.cards.examples import ExampleStore
+from kernelforge.cards.types import VariantRecord
+from kernelforge.errors import DeviceBusy, EnvironmentMissing, HarnessError, ProjectError
+from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
+from kernelforge.evaluate.workbench import Workbench
+from kernelforge.executors.types import Limits
+from kernelforge.generate.types import Candidate
+from kernelforge.runner.eager import EagerWorker
+from kernelforge.runner.session import RunnerSession
+from kernelforge.settings import Settings
+from kernelforge.verify.gate import recheck, verify
+from kernelforge.verify.prepare import EagerBaseline
+from kernelforge.verify.types import Accepted, Rejected, Verdict
+
+logger = logging.getLogger(__name__)
+
+CERTIFICATE_CALLS = 1000
+GATE_LIMITS = Limits(wall_s=20.0, memory_bytes=4 << 30)
+SLOT_TIMEOUT_S = 600.0
+
+
+class Judge:
+    """Judges candidates of any variant of one device. Not thread-safe: builds may run beside it, judging may not.
+
+    Args:
+        device: "cpu" or "cuda".
+        backend: what builds a candidate; the binary that is verified is the one that is timed and exported.
+        threads: of eager and of the candidate alike; 0 means torch's own number.
+        protocol: how long and how precisely to time.
+        limits: of each request to a candidate's runner.
+    """
+
+    def __init__(
+        self, settings: Settings, *, device: Literal["cpu", "cuda"], backend: Backend, threads: int = 0,
+        protocol: Protocol | None = None, limits: Limits = GATE_LIMITS,
+    ) -> None:  # fmt: skip
+        self._settings, self._device, self._backend = settings, device, backend
+        self._threads = threads or torch.get_num_threads()
+        self._protocol, self._limits = protocol or Protocol(), limits
+        self._eager = EagerWorker(device, self._threads)
+        with self._timing_slot():
+            self._facts = machine_facts(settings, device=device, threads=self._threads)
+        self._workbench = Workbench(
+            EagerBaseline(self._eager), self._facts, torch.device(device),
+            cap_bytes=(24 << 30) if device == "cuda" else (768 << 20),
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the eager worker. Idempotent."""
+        self._eager.close()
+
+    def evaluate(
+        self, candidate: Candidate, record: VariantRecord, examples: ExampleStore,
+        *, built: Artifact | BuildFailure | None = None,
+    ) -> Trial:  # fmt: skip
+        """Judge one candidate.
+
+        Args:
+            built: the outcome of the backend's build of this very candidate, if it was built beside the judge.
+
+        Raises:
+            EnvironmentMissing: no compiler, no GPU: nothing can be judged here.
+        """
+        started, clock = time.time(), time.monotonic()
+        outcome = self._outcome(candidate, record, examples, built)
+        return Trial(candidate=candidate, outcome=outcome, started=started, seconds=time.monotonic() - clock)
+
+    def certify(
+        self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, *, calls: int = CERTIFICATE_CALLS
+    ) -> Verdict | WorkerFailure:
+        """The complete set of cases on a binary that has passed the gate, then `calls` calls in a row.
+
+        Raises:
+            EnvironmentMissing: as `evaluate`.
+        """
+        try:
+            cases = self._workbench.certificate(record, examples)
+            small = sorted(cases, key=lambda c: c.size_bytes)[:4]
+            with self._session(artifact) as session:
+                verdict = verify(session, record.variant, cases)
+                if isinstance(verdict, Rejected):
+                    return verdict
+                again = recheck(session, record.variant, small, calls=calls)
+            return verdict if isinstance(again, Accepted) else again
+        except (HarnessError, DeviceBusy, ProjectError) as error:
+            return self._failure(error)
+
+    def _outcome(
+        self, candidate: Candidate, record: VariantRecord, examples: ExampleStore,
+        built: Artifact | BuildFailure | None,
+    ) -> Outcome:  # fmt: skip
+        artifact = built if built is not None else self._backend.build(candidate, record.variant)
+        if isinstance(artifact, BuildFailure):
+            return artifact
+        label = audit_binary(artifact.path, device=self._device)
+        if isinstance(label, Rejected):
+            return label
+        try:
+            return self._judge(artifact, label, record, examples)
+        except (HarnessError, DeviceBusy, ProjectError) as error:
+            return self._failure(error)
+
+    def _judge(self, artifact: Artifact, label: AuditLabel, record: VariantRecord, examples: ExampleStore) -> Outcome:
+        bench = self._workbench.bench(record, examples)
+        cases = (*bench.cases, *self._workbench.fresh(record, examples))
+        with self._session(artifact) as session:
+            verdict = verify(session, record.variant, cases)
+            if isinstance(verdict, Rejected):
+                return verdict
+            with self._timing_slot():
+                conditions = environment(
+                    self._facts, device=self._device, threads=self._threads, torch_version=torch.__version__
+                )
+                measurement = measure(
+                    self._eager, session, record.variant, bench.points, self._facts,
+                    protocol=self._protocol, environment=conditions,
+                )  # fmt: skip
+        if isinstance(measurement, Rejected):
+            return measurement
+        return Scored(verdict=verdict, measurement=measurement, audit=label, artifact=artifact)
+
+    def _session(self, artifact: Artifact) -> RunnerSession:
+        return RunnerSession(
+            artifact.path, device=self._device, limits=self._limits, threads=self._threads, settings=self._settings
+        )
+
+    def _failure(self, error: Exception) -> WorkerFailure:
+        """Note a fault of our own and start the next judgement with a fresh worker."""
+        logger.warning("the judge could not judge: %s", error)
+        self._eager.close()
+        return WorkerFailure(detail=str(error))
+
+    @contextmanager
+    def _timing_slot(self) -> Iterator[None]:
+        """The one slot in which times are taken on this device, across processes.
+
+        Raises:
+            DeviceBusy: another process holds it for too long.
+        """
+        path = self._settings.cache_dir / "slots" / f"{self._device}.lock"
+        lock = FileLock(path, timeout=SLOT_TIMEOUT_S)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout as error:
+            message = f"the timing slot of {self._device} was busy for {SLOT_TIMEOUT_S:.0f} s (pid {os.getpid()} waits)"
+            raise DeviceBusy(message, hint="wait for the other run, or stop it") from error
+        except OSError as error:
+            raise EnvironmentMissing(f"cannot write to the cache folder {path.parent}: {error}") from error
+        try:
+            yield
+        finally:
+            lock.release()

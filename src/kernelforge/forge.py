@@ -1,0 +1,386 @@
+"""The composition root: wires the stages into a handful of verbs, typed in and out. Faces call nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelforge import doctor
+from kernelforge.errors import NotFound
+from kernelforge.report.rows import (
+    CaptureReport,
+    CheckRow,
+    DemoReport,
+    DoctorLine,
+    EntryRow,
+    EvalReport,
+    ExportReport,
+    ForgeReport,
+    OperatorRow,
+    PackageReport,
+    RunReport,
+    VariantReport,
+)
+from kernelforge.report.units import parse_duration
+from kernelforge.search.types import Budget
+from kernelforge.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from kernelforge.capture.models import ModelOptions
+    from kernelforge.capturing import Shapes
+    from kernelforge.optimized import OptimizedModel
+    from kernelforge.package.types import Package
+    from kernelforge.search.events import Event
+    from kernelforge.store.project import Project
+
+OnEvent = Callable[["Event | str"], None]
+ShouldStop = Callable[[], bool]
+
+
+def _ignore(event: object) -> None:
+    """The default listener."""
+
+
+def _never() -> bool:
+    return False
+
+
+def capture(
+    model: Callable[..., Any],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+    *,
+    project: str | Path,
+    samples: Sequence[object] | None = None,
+    name: str = "",
+    device: str = "",
+    shapes: Shapes = "auto",
+    overwrite: bool = False,
+) -> CaptureReport:
+    """Run an unmodified model and record its operator calls in a project.
+
+    Args:
+        model: any callable: a module, `model.generate`, a pipeline.
+        args, kwargs: one set of inputs; or `samples`, several (tuples of arguments, or mappings of keyword ones).
+            Sizes that differ between the samples become named dims, so give samples of different sizes.
+        project: the folder to write.
+        shapes: "auto" merges calls that differ only in sizes; "exact" makes one variant of each.
+
+    Raises:
+        ModelError: the model raised. UsageError: there is already a project, and `overwrite` is off.
+    """
+    from kernelforge.capturing import capture_calls, device_of, present_device, python_calls
+
+    calls = python_calls(model, args, kwargs, samples)
+    first = samples[0] if samples else args
+    found = (
+        present_device(device) if device else device_of(model, first if isinstance(first, list | tuple) else (first,))
+    )
+    return capture_calls(
+        calls, model=name or type(model).__name__, device=found, project=Path(project), shapes=shapes,
+        overwrite=overwrite,
+    )  # fmt: skip
+
+
+def capture_source(
+    source: str,
+    *,
+    project: Path,
+    device: str | None = None,
+    dtype: str | None = None,
+    samples: int = 1,
+    random_weights: bool = False,
+    shapes: Shapes = "auto",
+    overwrite: bool = False,
+) -> CaptureReport:
+    """Capture a model named on the command line.
+
+    Raises:
+        ModelError: it cannot be loaded or run. EnvironmentMissing: CUDA was asked for without a GPU.
+    """
+    from kernelforge.capture.models import load_model
+    from kernelforge.capturing import capture_calls, present_device
+
+    options = _options(device, dtype=dtype, samples=samples, random_weights=random_weights)
+    loaded = load_model(source, options)
+    return capture_calls(
+        loaded.calls, model=loaded.name, device=present_device(options.device), project=project, shapes=shapes,
+        overwrite=overwrite, source=source,
+    )  # fmt: skip
+
+
+def list_operators(project: Path) -> list[OperatorRow]:
+    """The operator table of a project, largest share first.
+
+    Raises:
+        NotFound: no project there. SchemaTooNew: a newer kernelforge wrote it.
+    """
+    from kernelforge.store.project import Project
+
+    return list(_rows(Project.open(project)))
+
+
+def show_variant(project: Path, prefix: str) -> VariantReport:
+    """One variant with its dims and trials.
+
+    Raises:
+        NotFound: no variant, or several, are called so.
+    """
+    from kernelforge.report.operators import variant_report
+    from kernelforge.search.winners import choose_winner
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    record = opened.record(prefix)
+    nodes = opened.nodes(record.variant.id)
+    return variant_report(choose_winner(record, nodes), nodes)
+
+
+def forge_project(
+    project: Path,
+    *,
+    operators: Sequence[str] = (),
+    budget: Budget,
+    generator: str = "template",
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+    settings: Settings | None = None,
+) -> ForgeReport:
+    """Search for faster kernels. Every finished trial is stored at once; the same call resumes.
+
+    Args:
+        operators: operator names, labels or id prefixes; empty for all variants.
+
+    Raises:
+        NotFound: a name fits no variant. EnvironmentMissing: no compiler, or no GPU.
+    """
+    from kernelforge.store.project import Project
+    from kernelforge.workshop import open_workshop
+
+    opened = Project.open(project)
+    records = _select(opened, operators)
+    with open_workshop(opened.device, settings or load_settings()) as workshop:
+        summary = workshop.search(
+            opened, records, budget, generator=generator, on_event=on_event, should_stop=should_stop
+        )
+    chosen = {r.variant.id for r in records}
+    rows = tuple(row for row in _rows(opened) if row.variant in chosen)
+    return ForgeReport(rows=rows, trials=summary.trials, seconds=summary.seconds, stopped=summary.stopped)
+
+
+def evaluate_file(source: Path, *, project: Path, variant: str, settings: Settings | None = None) -> EvalReport:
+    """Judge one source file as a candidate for a variant; the trial is stored like every other.
+
+    Raises:
+        NotFound: the file, the project or the variant does not exist.
+    """
+    from kernelforge.generate.types import Candidate
+    from kernelforge.report.evaluation import eval_report
+    from kernelforge.store.project import Project
+    from kernelforge.workshop import BACKEND_OF, open_workshop
+
+    try:
+        text = source.read_text()
+    except OSError as error:
+        raise NotFound(f"{source} cannot be read: {error.strerror}", hint="name a .cpp or .cu file") from error
+    opened = Project.open(project)
+    record = opened.record(variant)
+    candidate = Candidate(
+        variant_id=record.variant.id, source=text, backend=BACKEND_OF[opened.device], generator="manual",
+        notes=source.name,
+    )  # fmt: skip
+    with open_workshop(opened.device, settings or load_settings()) as workshop:
+        trial = workshop.judge.evaluate(candidate, record, opened.examples)
+    return eval_report(opened.append(trial))
+
+
+def export_project(
+    project: Path,
+    *,
+    output: Path,
+    picks: Mapping[str, str] | None = None,
+    on_event: OnEvent = _ignore,
+    settings: Settings | None = None,
+) -> ExportReport:
+    """Certify the winners and write them as a package.
+
+    Args:
+        picks: variant -> node, by hand; every other variant by the policy auto_best_fastest_valid.
+
+    Raises:
+        UsageError: a pick is not valid. PackageError: the package cannot be written.
+    """
+    from kernelforge.exporting import export
+    from kernelforge.store.project import Project
+    from kernelforge.workshop import open_workshop
+
+    opened = Project.open(project)
+    resolved = settings or load_settings()
+    with open_workshop(opened.device, resolved) as workshop:
+        exported = export(opened, output, judge=workshop.judge, settings=resolved, picks=picks, say=on_event)
+    return exported.report
+
+
+def inspect_package(path: Path) -> PackageReport:
+    """What is in a package.
+
+    Raises:
+        PackageError: it is corrupt, truncated, edited or of a newer format.
+    """
+    from kernelforge.package.reader import read_package
+
+    return _package_report(path, read_package(path), checks=())
+
+
+def verify_package(path: Path, *, settings: Settings | None = None) -> PackageReport:
+    """Check a package: its integrity, and whether each entry would be on in this process.
+
+    Raises:
+        PackageError: it is corrupt, truncated, edited or of a newer format.
+    """
+    from kernelforge.dispatch.loading import load
+    from kernelforge.package.reader import read_package
+
+    package = read_package(path)
+    checks = [CheckRow(name="integrity", ok=True, detail="every entry is listed and has its checksum")]
+    for row in load(path, settings=settings or load_settings()).stats():
+        checks.append(CheckRow(name=row.variant[:8], ok=row.state == "on", detail=f"{row.operator}: {row.state}"))
+    return _package_report(path, package, checks=tuple(checks))
+
+
+def optimize(
+    model: Callable[..., Any],
+    inputs: object,
+    *,
+    max_time: str | float = "3m",
+    project: str | Path | None = None,
+    output: str | Path | None = None,
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+) -> OptimizedModel:
+    """Make a model faster: capture, forge, certify, export, load. Anytime: it returns the best found so far.
+
+    Inference only: everything runs without gradients, and calls that need gradients run the original operators.
+
+    Args:
+        inputs: a tuple of positional arguments, one tensor, or a list of such samples. Samples of different sizes
+            make kernels that serve all sizes in between.
+        max_time: for everything, "90s", "3m", or seconds.
+        project, output: where to keep the project and the package; by default a temporary folder.
+
+    Returns:
+        A callable like the model. Its `rows` and `whole_model` say what was won and what was not.
+    """
+    from kernelforge.pipeline import optimize_model
+
+    limit = parse_duration(max_time) if isinstance(max_time, str) else float(max_time)
+    samples = inputs if isinstance(inputs, list) else [inputs]
+    return optimize_model(
+        model, samples, max_time_s=limit, project=project, output=output, on_event=on_event, should_stop=should_stop
+    )
+
+
+def run_source(
+    source: str,
+    *,
+    output: Path,
+    max_time_s: float | None,
+    project: Path | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    samples: int = 1,
+    random_weights: bool = False,
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+) -> RunReport:
+    """Everything in one verb for a model named on the command line. A project that exists is resumed.
+
+    Raises:
+        ModelError, EnvironmentMissing, ProjectError, PackageError: as the verbs that it joins.
+    """
+    from kernelforge.capture.models import load_model
+    from kernelforge.capturing import present_device
+    from kernelforge.pipeline import run_pipeline
+
+    options = _options(device, dtype=dtype, samples=samples, random_weights=random_weights)
+    loaded = load_model(source, options)
+    folder = project or Path(f"{loaded.name}.kforge")
+    return run_pipeline(
+        loaded, device=present_device(options.device), project=folder, output=output, max_time_s=max_time_s,
+        on_event=on_event, should_stop=should_stop, source=source,
+    ).report  # fmt: skip
+
+
+def demo(
+    *,
+    max_time_s: float | None = None,
+    work_dir: Path | None = None,
+    device: str | None = None,
+    on_event: OnEvent = _ignore,
+) -> DemoReport:
+    """The whole system on a ResNet-50 and a small Qwen3-like decoder, on this machine."""
+    from kernelforge.demo import run_demo
+
+    return run_demo(max_time_s=max_time_s, work_dir=work_dir, device=device, on_event=on_event)
+
+
+def diagnose(settings: Settings | None = None) -> list[DoctorLine]:
+    """What this machine has and lacks."""
+    return list(doctor.diagnose(settings or load_settings()))
+
+
+def _options(device: str | None, *, dtype: str | None, samples: int, random_weights: bool) -> ModelOptions:
+    from kernelforge.capture.models import ModelOptions
+    from kernelforge.capturing import present_device
+
+    return ModelOptions(
+        device=present_device(device), dtype=dtype or "", samples=samples, random_weights=random_weights
+    )
+
+
+def _rows(project: Project, overrides: Mapping[str, str] | None = None) -> tuple[OperatorRow, ...]:
+    from kernelforge.report.operators import operator_rows
+    from kernelforge.search.winners import choose_winners
+
+    choices = choose_winners(project)
+    nodes = {c.record.variant.id: project.nodes(c.record.variant.id) for c in choices}
+    return operator_rows(choices, nodes, overrides)
+
+
+def _select(project: Project, names: Sequence[str]) -> list[Any]:
+    """Variant records by operator name, label or id prefix; all if no name is given."""
+    records = [r for card in project.cards() for r in card.variants]
+    if not names:
+        return records
+    chosen = []
+    for name in names:
+        of_operator = [r for r in records if r.variant.operator == name]
+        chosen += of_operator or [project.record(name)]
+    return chosen
+
+
+def _package_report(path: Path, package: Package, *, checks: tuple[CheckRow, ...]) -> PackageReport:
+    from kernelforge.package.types import Use
+    from kernelforge.report.evaluation import recorded_interval
+
+    header = package.header
+    entries = tuple(
+        EntryRow(
+            variant=e.variant.id, label=e.variant.label, operator=e.variant.operator, describe=e.variant.describe(),
+            backend=e.binary.backend, target=e.binary.target, speedup=recorded_interval(e.measurement),
+            audit=str(e.audit.get("kind", "")),
+            decisions={
+                mode: "use" if isinstance(decision, Use) else f"eager: {decision.reason}"
+                for mode, decision in e.decisions.items()
+            },
+        )
+        for e in package.entries
+    )  # fmt: skip
+    environment = {"torch": header.torch, "created by": header.created_by}
+    if header.device_name:
+        environment["GPU"] = header.device_name
+    return PackageReport(
+        path=str(path), model=header.name, device=header.device, format=header.format_version,
+        size_bytes=path.stat().st_size, entries=entries, environment=environment, checks=checks,
+    )  # fmt: skip

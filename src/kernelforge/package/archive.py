@@ -1,0 +1,133 @@
+"""The ZIP container, strictly: the only layout accepted is the one that `pack` writes. Knows nothing of the content.
+
+A ZIP has two descriptions of each entry, may carry bytes that neither describes, and may name files outside of the
+folder it is extracted to. All of that is refused here, so that the checksums cover every byte that matters.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+
+from kernelforge.errors import PackageError
+
+MAX_FILE_BYTES = 1 << 30
+MAX_ENTRY_BYTES = 256 << 20
+MAX_TOTAL_BYTES = 2 << 30
+MAX_ENTRIES = 20_000
+MAX_RATIO = 250  # text and machine code stay far below; a bomb is near 1000
+_RATIO_FREE_BYTES = 1 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_LOCAL = struct.Struct("<4s5H3I2H")
+_END_BYTES = 22
+_NAME = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """A ZIP of the files in the given order, with fixed dates and modes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name, date_time=_EPOCH)
+            info.create_system = 3
+            info.external_attr = (stat.S_IFREG | 0o644) << 16
+            info.compress_type = zipfile.ZIP_DEFLATED if len(data) > 256 else zipfile.ZIP_STORED
+            archive.writestr(info, data)
+    return buffer.getvalue()
+
+
+def unpack(data: bytes, *, first: str) -> dict[str, bytes]:
+    """All entries of a ZIP, in order.
+
+    Args:
+        data: the whole file. first: the name that the first entry must have.
+
+    Raises:
+        PackageError: not a ZIP, truncated, or anything but what `pack` writes; names the entry.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise PackageError(f"{len(data)} bytes are more than a package may have ({MAX_FILE_BYTES})")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            infos = archive.infolist()
+            _check_entries(infos, first)
+            _check_layout(data, archive, infos)
+            return {info.filename: _read(archive, info) for info in infos}
+    except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as error:
+        raise PackageError(f"not a ZIP file, or a truncated or damaged one: {error}") from error
+
+
+def _check_entries(infos: list[zipfile.ZipInfo], first: str) -> None:
+    if not infos or infos[0].orig_filename != first:
+        raise PackageError(f"{first} is not the first entry")
+    if len(infos) > MAX_ENTRIES:
+        raise PackageError(f"{len(infos)} entries are more than {MAX_ENTRIES}")
+    seen: set[str] = set()
+    for info in infos:
+        problem = _entry_problem(info)
+        if not problem and info.orig_filename.casefold() in seen:
+            problem = "is there twice, or twice but for upper and lower case"
+        if problem:
+            raise PackageError(f"entry {info.orig_filename!r} {problem}")
+        seen.add(info.orig_filename.casefold())
+    if sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
+        raise PackageError(f"the entries together are larger than {MAX_TOTAL_BYTES} bytes")
+
+
+def _entry_problem(info: zipfile.ZipInfo) -> str:
+    """What is wrong with one entry of the central directory, or ""."""
+    name, mode = info.orig_filename, info.external_attr >> 16
+    if not _NAME.fullmatch(name) or any(part in {".", ".."} for part in name.split("/")) or name != info.filename:
+        return "has a name that is absolute, leaves the package, or holds unusual characters"
+    if not stat.S_ISREG(mode) or stat.S_IMODE(mode) != 0o644:
+        return "is not a plain file"
+    if info.flag_bits:
+        return "is encrypted or has unusual flags"
+    if info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        return "uses an unusual compression"
+    if info.extra or info.comment:
+        return "has extra fields or a comment"
+    if info.file_size > MAX_ENTRY_BYTES:
+        return f"is larger than {MAX_ENTRY_BYTES} bytes"
+    if info.file_size > _RATIO_FREE_BYTES and info.file_size > MAX_RATIO * max(info.compress_size, 1):
+        return f"unpacks to more than {MAX_RATIO} times its size"
+    return ""
+
+
+def _check_layout(data: bytes, archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> None:
+    """Local headers agree with the central directory, and entries, directory and end fill the file without a gap."""
+    position = 0
+    for info in infos:
+        if info.header_offset != position:
+            raise PackageError(f"entry {info.filename!r} does not follow the one before it")
+        fields = _LOCAL.unpack_from(data, position)
+        signature, _version, flags, method, _time, _date, crc, packed, size, name_bytes, extra_bytes = fields
+        start = position + _LOCAL.size
+        name = data[start : start + name_bytes]
+        central = (info.flag_bits, info.compress_type, info.CRC, info.compress_size, info.file_size)
+        if signature != b"PK\x03\x04" or (flags, method, crc, packed, size) != central or extra_bytes:
+            raise PackageError(f"entry {info.filename!r}: its local header and the central directory disagree")
+        if name != info.filename.encode():
+            raise PackageError(f"entry {info.filename!r} has another name in its local header")
+        position = start + name_bytes + packed
+    if position != archive.start_dir or archive.comment:
+        raise PackageError("there are bytes that belong to no entry")
+    directory_bytes = sum(46 + len(info.filename.encode()) for info in infos)
+    if position + directory_bytes + _END_BYTES != len(data):
+        raise PackageError("there are bytes before or after the central directory")
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    try:
+        with archive.open(info) as stream:
+            content = stream.read(info.file_size + 1)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise PackageError(f"entry {info.filename!r} is damaged: {error}") from error
+    if len(content) != info.file_size:
+        raise PackageError(f"entry {info.filename!r} does not have the size it declares")
+    return content

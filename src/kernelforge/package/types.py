@@ -1,0 +1,117 @@
+"""What a `.cast` package holds. Owns `Package`, `Header`, `Entry`, `Binary` and the decision per dispatch mode.
+
+Verdict, measurement and audit label are plain JSON here, so that reading a package needs none of the stages that made
+them; `package.serial` turns them into their own types and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from kernelforge.cards.types import Variant
+from kernelforge.digest import Json
+
+FORMAT = "kernelforge.cast"
+FORMAT_VERSION = 1
+MODES = ("eager", "graphed", "compiled")
+
+JsonObject: TypeAlias = "Mapping[str, Json]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """The kernel is used in this dispatch mode, where the guard admits the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Off:
+    """The kernel is not used in this dispatch mode, and why."""
+
+    reason: str
+
+
+Decision: TypeAlias = "Use | Off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The first thing in the file: what it is and where its figures hold.
+
+    Attributes:
+        name: the model's name. device: "cpu" or "cuda".
+        torch: torch version under which it was judged, for example "2.13.0"; entries are off under another minor.
+        device_name: name of the GPU on which it was judged, "" for the CPU; entries are off on another GPU.
+        created_by: name and version of the writer.
+    """
+
+    name: str
+    device: str
+    torch: str
+    created_by: str
+    device_name: str = ""
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binary:
+    """The shared object that was verified and timed.
+
+    Attributes:
+        data: its bytes. digest: their hex sha256. backend: "cpp" or "cuda".
+        target: what a machine needs to run it: "sm_90", "x86-64-v3" ...
+        refusals: what the guard in the binary means by the return codes 1, 2, ...
+    """
+
+    data: bytes
+    digest: str
+    backend: str
+    target: str
+    refusals: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One kernel for one variant. Its guard derives from the variant alone.
+
+    Attributes:
+        source: the generator's file. prelude: the generated head that stood before it.
+        verdict, measurement, audit: as `package.serial` writes them.
+        decisions: one for each of `MODES`.
+        provenance: origin of the source (generator, candidate, schedule ...) and of the binary (compiler, flags).
+        share: runtime share of the variant in the captured model, in [0, 1].
+    """
+
+    variant: Variant
+    source: str
+    prelude: str
+    binary: Binary
+    verdict: JsonObject
+    measurement: JsonObject
+    audit: JsonObject
+    decisions: Mapping[str, Decision]
+    provenance: JsonObject
+    share: float = 0.0
+
+    def decision(self, mode: str) -> Decision:
+        """The decision for a mode; a mode that the package does not mention is off."""
+        return self.decisions.get(mode, Off(reason="not measured"))
+
+    @property
+    def speedup(self) -> float:
+        """Median speed-up over eager, as measured when the package was made; 1.0 if it is not recorded."""
+        summary = self.measurement.get("speedup")
+        median = summary.get("median") if isinstance(summary, Mapping) else None
+        return float(median) if isinstance(median, int | float) else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A verified package in memory; `digest` is the sha256 of the whole file."""
+
+    header: Header
+    entries: tuple[Entry, ...]
+    path: Path
+    digest: str

@@ -1,0 +1,144 @@
+"""Everything in one go: capture -> forge -> certify -> export -> load -> measure the whole model. Anytime.
+
+The time limit is for all of it. The search gets what is left after the capture, less a reserve for the certificate and
+for the whole-model A/B, which is made and reported whatever it says.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernelforge.capture.models import LoadedModel
+from kernelforge.capturing import Device, capture_calls, device_of, python_calls
+from kernelforge.exporting import export
+from kernelforge.optimized import OptimizedModel
+from kernelforge.report.operators import operator_rows
+from kernelforge.report.rows import OperatorRow, RunReport, WholeModel
+from kernelforge.search.types import Budget
+from kernelforge.search.winners import choose_winners
+from kernelforge.settings import load_settings
+from kernelforge.store.project import Project
+from kernelforge.whole_model import measure_whole_model
+from kernelforge.workshop import open_workshop
+
+if TYPE_CHECKING:
+    from kernelforge.dispatch.loading import LoadedPackage
+
+RESERVE_SHARE = 0.35
+RESERVE_MAX_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineResult:
+    """The report, and the loaded package (None if no kernel was worth packing)."""
+
+    report: RunReport
+    package: LoadedPackage | None
+
+
+def run_pipeline(
+    loaded: LoadedModel,
+    *,
+    device: Device,
+    project: Path,
+    output: Path,
+    max_time_s: float | None,
+    on_event: Callable[[Any], None],
+    should_stop: Callable[[], bool],
+    source: str = "",
+) -> PipelineResult:
+    """Run all stages on a loaded model. A project that exists is resumed, not captured again."""
+    started = time.monotonic()
+    settings = load_settings()
+    if not (project / "nodes.db").exists():
+        on_event(f"capturing {loaded.name}")
+        captured = capture_calls(
+            loaded.calls, model=loaded.name, device=device, project=project, shapes="auto", overwrite=False,
+            source=source,
+        )  # fmt: skip
+        for warning in captured.warnings:
+            on_event(f"warning: {warning}")
+    opened = Project.open(project)
+    records = [r for card in opened.cards() for r in card.variants]
+    with open_workshop(opened.device, settings) as workshop:
+        summary = workshop.search(
+            opened, records, Budget(seconds=_search_seconds(max_time_s, time.monotonic() - started)),
+            on_event=on_event, should_stop=should_stop,
+        )  # fmt: skip
+        exported = export(opened, output, judge=workshop.judge, settings=settings, say=on_event)
+    rows = _rows(opened, exported.decisions)
+    package = _load(output) if exported.report.entries else None
+    on_event(f"timing the whole model {loaded.name}")
+    whole = measure_whole_model(
+        loaded, package, device=device, budget_s=_model_seconds(max_time_s, time.monotonic() - started)
+    )
+    report = RunReport(
+        rows=rows, whole_model=whole, package=str(output) if package is not None else "", project=str(project),
+        seconds=time.monotonic() - started, stopped=summary.stopped,
+    )  # fmt: skip
+    return PipelineResult(report=report, package=package)
+
+
+def optimize_model(
+    model: Callable[..., Any],
+    samples: Sequence[object],
+    *,
+    max_time_s: float,
+    project: str | Path | None,
+    output: str | Path | None,
+    on_event: Callable[[Any], None],
+    should_stop: Callable[[], bool],
+) -> OptimizedModel:
+    """`kernelforge.optimize`: the pipeline on live objects. Runs without gradients."""
+    import torch
+
+    first = samples[0]
+    device = device_of(model, first if isinstance(first, tuple | list) else (first,))
+    calls = tuple(_no_grad(c) for c in python_calls(model, (), None, samples))
+    loaded = LoadedModel(name=type(model).__name__, model=model, calls=calls)
+    with tempfile.TemporaryDirectory(prefix="kernelforge-") as temporary, torch.no_grad():
+        result = run_pipeline(
+            loaded, device=device, project=Path(project or Path(temporary) / "model.kforge"),
+            output=Path(output or Path(temporary) / "model.cast"), max_time_s=max_time_s, on_event=on_event,
+            should_stop=should_stop,
+        )  # fmt: skip
+    whole: WholeModel | None = result.report.whole_model
+    return OptimizedModel(model, result.package, rows=result.report.rows, whole_model=whole)
+
+
+def _no_grad(call: Callable[[], object]) -> Callable[[], object]:
+    import torch
+
+    def run() -> object:
+        with torch.no_grad():
+            return call()
+
+    return run
+
+
+def _rows(project: Project, decisions: Any) -> tuple[OperatorRow, ...]:
+    choices = choose_winners(project)
+    nodes = {c.record.variant.id: project.nodes(c.record.variant.id) for c in choices}
+    return operator_rows(choices, nodes, decisions)
+
+
+def _load(path: Path) -> LoadedPackage:
+    from kernelforge.dispatch.loading import load
+
+    return load(path)
+
+
+def _search_seconds(max_time_s: float | None, spent_s: float) -> float | None:
+    if max_time_s is None:
+        return None
+    return max(1.0, max_time_s - spent_s - min(RESERVE_MAX_S, RESERVE_SHARE * max_time_s))
+
+
+def _model_seconds(max_time_s: float | None, spent_s: float) -> float:
+    """At least a few seconds, whatever the rest took: without the whole model's time the rest says little."""
+    return 15.0 if max_time_s is None else min(15.0, max(4.0, max_time_s - spent_s))

@@ -1,0 +1,96 @@
+"""The operator table from cards, nodes and decisions. Pure: no database, no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from kernelforge.cards.types import VariantRecord
+from kernelforge.evaluate.types import Scored
+from kernelforge.report.nodes import trial_row
+from kernelforge.report.rows import (
+    DECISION_EAGER,
+    DECISION_NOT_FORGED,
+    DECISION_PENDING,
+    DECISION_USE,
+    DimRow,
+    OperatorRow,
+    VariantReport,
+)
+from kernelforge.search.lineage import best_node
+from kernelforge.search.types import Node
+from kernelforge.search.winners import Choice
+
+
+def operator_row(choice: Choice, nodes: Sequence[Node], *, override: str = "") -> OperatorRow:
+    """One variant's row.
+
+    Args:
+        override: a decision that was taken after the search (by the certificate, say), or "".
+    """
+    record = choice.record
+    best = choice.node or best_node(nodes)
+    measured = best.outcome.measurement if best is not None and isinstance(best.outcome, Scored) else None
+    return OperatorRow(
+        variant=record.variant.id, label=record.variant.label, operator=record.variant.operator, calls=record.calls,
+        share=record.share, eager_us=record.eager_us if measured is None else measured.eager_us,
+        best_us=None if measured is None else measured.candidate_us,
+        speedup=None if measured is None else measured.speedup.median,
+        speedup_low=None if measured is None else measured.speedup.low,
+        speedup_high=None if measured is None else measured.speedup.high,
+        floor_us=measured.floor_us if measured is not None and measured.floor_us > 0 else None,
+        decision=override or _decision(choice, nodes), trials=len(nodes), describe=record.variant.describe(),
+    )  # fmt: skip
+
+
+def operator_rows(
+    choices: Sequence[Choice], nodes: Mapping[str, Sequence[Node]], overrides: Mapping[str, str] | None = None
+) -> tuple[OperatorRow, ...]:
+    """All rows, in the order of `choices`.
+
+    Args:
+        nodes, overrides: by variant id.
+    """
+    decided = overrides or {}
+    return tuple(
+        operator_row(c, nodes[c.record.variant.id], override=decided.get(c.record.variant.id, "")) for c in choices
+    )
+
+
+def variant_report(choice: Choice, nodes: Sequence[Node]) -> VariantReport:
+    """One variant in full."""
+    record = choice.record
+    return VariantReport(
+        row=operator_row(choice, nodes), dims=_dim_rows(record), trials=tuple(trial_row(node) for node in nodes)
+    )
+
+
+def _decision(choice: Choice, nodes: Sequence[Node]) -> str:
+    if choice.node is not None:
+        return DECISION_USE
+    if choice.record.forgeable:
+        return DECISION_NOT_FORGED + choice.record.forgeable
+    return DECISION_EAGER + choice.reason if nodes else DECISION_PENDING
+
+
+def _dim_rows(record: VariantRecord) -> tuple[DimRow, ...]:
+    def observed(values: Sequence[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+        counts: Counter[float] = Counter()
+        for value, calls in values:
+            counts[value] += calls
+        return tuple(sorted(counts.items()))
+
+    dims = tuple(
+        DimRow(
+            name=d.name, low=d.low, high=d.high, multiple_of=d.multiple_of,
+            observed=observed([(p.dims[d.name], p.calls) for p in record.points]),
+        )
+        for d in record.variant.dims
+    )  # fmt: skip
+    return dims + tuple(
+        DimRow(
+            name=s.name, low=s.low, high=s.high,
+            observed=observed([(p.scalars[s.name], p.calls) for p in record.points]),
+        )
+        for s in record.variant.scalars
+    )  # fmt: skip

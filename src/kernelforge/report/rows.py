@@ -1,0 +1,397 @@
+"""What the verbs of `kernelforge.forge` return: plain data that a face prints or serialises. Owns every report type.
+
+Times are microseconds per call (`_us`), milliseconds per run of a model (`_ms`) or seconds (`seconds`); shares are
+in [0, 1]; speed-ups are eager over candidate, so more than 1 is faster. None means "not known", never zero. Each report
+has `to_json()`, which holds only JSON values (a number that is not finite becomes null).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernelforge.benchmark.types import Interval
+from kernelforge.digest import Json
+
+DECISION_USE = "use"
+DECISION_PENDING = "pending"
+DECISION_EAGER = "eager: "
+DECISION_NOT_FORGED = "not forged: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureReport:
+    """What a capture recorded, and what it does not cover.
+
+    Attributes:
+        project: path of the project folder. model: the model's name. device: "cpu" or "cuda".
+        variants: how many. calls: operator calls that they cover.
+        coverage_wall: captured share of the model's wall time, in [0, 1].
+        coverage_device: the same of device time; None on the CPU.
+        unsupported: operators seen without a file in `operators/`, with their calls, most calls first.
+    """
+
+    project: str
+    model: str
+    device: str
+    variants: int
+    calls: int
+    coverage_wall: float
+    coverage_device: float | None
+    unsupported: tuple[tuple[str, int], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "project": self.project, "model": self.model, "device": self.device, "variants": self.variants,
+            "calls": self.calls, "coverage_wall": finite(self.coverage_wall),
+            "coverage_device": finite(self.coverage_device),
+            "unsupported": [{"operator": name, "calls": calls} for name, calls in self.unsupported],
+            "warnings": list(self.warnings),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """One variant in the operator table.
+
+    Attributes:
+        variant: the variant's full id. label: its short name for people. operator: canonical operator name.
+        calls: calls in the capture. share: of the model's captured time, in [0, 1].
+        eager_us: eager time of a call, as measured beside the best candidate, else in the model.
+        best_us, speedup, speedup_low, speedup_high: of the best accepted candidate.
+        floor_us: roofline floor of a call.
+        decision: "use", "eager: <reason>", "not forged: <reason>" or "pending" (no trial yet).
+        trials: how many candidates were judged. describe: tensors, arguments and outputs in one line.
+    """
+
+    variant: str
+    label: str
+    operator: str
+    calls: int
+    share: float
+    eager_us: float
+    best_us: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    floor_us: float | None = None
+    decision: str = DECISION_PENDING
+    trials: int = 0
+    describe: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "variant": self.variant, "label": self.label, "operator": self.operator, "calls": self.calls,
+            "share": finite(self.share), "eager_us": finite(self.eager_us), "best_us": finite(self.best_us),
+            "speedup": finite(self.speedup), "speedup_low": finite(self.speedup_low),
+            "speedup_high": finite(self.speedup_high), "floor_us": finite(self.floor_us), "decision": self.decision,
+            "trials": self.trials, "describe": self.describe,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DimRow:
+    """A named dim (or varying float) of a variant: its rule in the guard and what was seen.
+
+    Attributes:
+        observed: (value, calls), by value.
+    """
+
+    name: str
+    low: float
+    high: float
+    multiple_of: int = 1
+    observed: tuple[tuple[float, int], ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name, "low": finite(self.low), "high": finite(self.high), "multiple_of": self.multiple_of,
+            "observed": [{"value": finite(value), "calls": calls} for value, calls in self.observed],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRow:
+    """One judged candidate.
+
+    Attributes:
+        node: the node's full id. number: 1, 2, ... within the variant. parent: node id, or "".
+        outcome: "accepted", "rejected", "build_failure" or "worker_failure". reason: typed, "" if accepted.
+        notes: what distinguishes the candidate (the schedule, say). seconds: wall time of building and judging.
+    """
+
+    node: str
+    number: int
+    outcome: str
+    reason: str = ""
+    detail: str = ""
+    speedup: Interval | None = None
+    candidate_us: float | None = None
+    generator: str = ""
+    notes: str = ""
+    parent: str = ""
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "node": self.node, "number": self.number, "outcome": self.outcome, "reason": self.reason,
+            "detail": self.detail, "speedup": interval_json(self.speedup), "candidate_us": finite(self.candidate_us),
+            "generator": self.generator, "notes": self.notes, "parent": self.parent, "seconds": finite(self.seconds),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantReport:
+    """One variant in full: its row, its named dims with the observed sizes, its trials (oldest first)."""
+
+    row: OperatorRow
+    dims: tuple[DimRow, ...] = ()
+    trials: tuple[TrialRow, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            **self.row.to_json(),
+            "dims": [d.to_json() for d in self.dims],
+            "trial_list": [t.to_json() for t in self.trials],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgeReport:
+    """What a search did. stopped: why it ended, for example "trials", "time", "exhausted" or "interrupted"."""
+
+    rows: tuple[OperatorRow, ...]
+    trials: int
+    seconds: float
+    stopped: str
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "rows": [r.to_json() for r in self.rows], "trials": self.trials, "seconds": finite(self.seconds),
+            "stopped": self.stopped,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """One candidate file, judged.
+
+    Attributes:
+        outcome: "accepted", "rejected", "build_failure" or "worker_failure".
+        reason: typed (`verify.types.RejectReason` or the build's reason), "" if accepted.
+        detail: one sentence, or the compiler's output.
+        audit: "generated", "backend" or "fallback"; None unless accepted. evidence: what it was computed from.
+        node: id of the stored node, or "".
+    """
+
+    outcome: Literal["accepted", "rejected", "build_failure", "worker_failure"]
+    reason: str = ""
+    detail: str = ""
+    speedup: Interval | None = None
+    audit: str | None = None
+    evidence: tuple[str, ...] = ()
+    floor_us: float | None = None
+    eager_us: float | None = None
+    candidate_us: float | None = None
+    variant: str = ""
+    node: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "outcome": self.outcome, "reason": self.reason, "detail": self.detail,
+            "speedup": interval_json(self.speedup), "audit": self.audit, "evidence": list(self.evidence),
+            "floor_us": finite(self.floor_us), "eager_us": finite(self.eager_us),
+            "candidate_us": finite(self.candidate_us), "variant": self.variant, "node": self.node,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportReport:
+    """A written package. skipped: (variant label, why it was left out)."""
+
+    path: str
+    entries: int
+    skipped: tuple[tuple[str, str], ...] = ()
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "path": self.path, "entries": self.entries, "size_bytes": self.size_bytes,
+            "skipped": [{"variant": label, "reason": reason} for label, reason in self.skipped],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryRow:
+    """One kernel of a package.
+
+    Attributes:
+        target: what a machine needs to run the binary, for example "sm_90" or "x86-64-v3".
+        decisions: dispatch mode -> "use" or "eager: <reason>".
+    """
+
+    variant: str
+    label: str
+    operator: str
+    describe: str
+    backend: str
+    target: str
+    speedup: Interval | None = None
+    audit: str = ""
+    decisions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "variant": self.variant, "label": self.label, "operator": self.operator, "describe": self.describe,
+            "backend": self.backend, "target": self.target, "speedup": interval_json(self.speedup),
+            "audit": self.audit, "decisions": dict(self.decisions),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """One check of a package: what was checked, whether it holds, and if not, why."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "ok": self.ok, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageReport:
+    """What is in a package, and (from `verify_package`) whether it holds.
+
+    Attributes:
+        format: the package format's version. environment: what it was made with (device, torch, compiler ...).
+        checks: empty from `inspect_package`.
+    """
+
+    path: str
+    model: str
+    device: str
+    format: int
+    size_bytes: int
+    entries: tuple[EntryRow, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[CheckRow, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        """No check failed."""
+        return all(c.ok for c in self.checks)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "path": self.path, "model": self.model, "device": self.device, "format": self.format,
+            "size_bytes": self.size_bytes, "environment": dict(self.environment),
+            "entries": [e.to_json() for e in self.entries], "checks": [c.to_json() for c in self.checks],
+            "valid": self.valid,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeModel:
+    """The paired A/B of a whole model, with and without the package.
+
+    Attributes:
+        speedup: eager over fast, with its interval. eager_ms, fast_ms: median time of one run.
+        output_max_abs: largest absolute difference of the outputs. output_rel: the same over eager's largest magnitude.
+        outputs_match: within the tolerance that the verb states.
+        hits, misses: dispatched and refused calls in one run.
+        tokens_equal: greedy decoding gave the same tokens; None for models that decode nothing.
+    """
+
+    name: str
+    speedup: Interval
+    eager_ms: float
+    fast_ms: float
+    output_max_abs: float
+    output_rel: float
+    outputs_match: bool
+    hits: int
+    misses: int
+    tokens_equal: bool | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name, "speedup": interval_json(self.speedup), "eager_ms": finite(self.eager_ms),
+            "fast_ms": finite(self.fast_ms), "output_max_abs": finite(self.output_max_abs),
+            "output_rel": finite(self.output_rel), "outputs_match": self.outputs_match, "hits": self.hits,
+            "misses": self.misses, "tokens_equal": self.tokens_equal,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What `run` made of one model. package: path of the written package, "" if no kernel was worth packing."""
+
+    rows: tuple[OperatorRow, ...]
+    whole_model: WholeModel | None
+    package: str
+    project: str = ""
+    seconds: float = 0.0
+    stopped: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "rows": [r.to_json() for r in self.rows],
+            "whole_model": None if self.whole_model is None else self.whole_model.to_json(),
+            "package": self.package, "project": self.project, "seconds": finite(self.seconds),
+            "stopped": self.stopped,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """The demo's result.
+
+    Attributes:
+        rows: model name -> its operator table. whole_model: model name -> its A/B.
+        seconds: wall time of all. peak_rss_bytes: largest resident memory of the process tree.
+    """
+
+    rows: Mapping[str, tuple[OperatorRow, ...]]
+    whole_model: Mapping[str, WholeModel]
+    seconds: float
+    peak_rss_bytes: int
+    device: str = "cpu"
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "device": self.device,
+            "operators": {name: [r.to_json() for r in rows] for name, rows in self.rows.items()},
+            "whole_model": {name: whole.to_json() for name, whole in self.whole_model.items()},
+            "packages": dict(self.packages), "seconds": finite(self.seconds), "peak_rss_bytes": self.peak_rss_bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorLine:
+    """One thing that `doctor` looked at. fix: one thing to do, "" if all is well."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    fix: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        return {"name": self.name, "status": self.status, "detail": self.detail, "fix": self.fix}
+
+
+def finite(value: float | None) -> float | None:
+    """`value`, or None if it is NaN or infinite: JSON has no word for those."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def interval_json(interval: Interval | None) -> Json:
+    """{"median", "low", "high"}, or None."""
+    if interval is None:
+        return None
+    return {"median": finite(interval.median), "low": finite(interval.low), "high": finite(interval.high)}

@@ -1,0 +1,310 @@
+"""The tables that people see, built from `report.rows` as `report.grid` data. Pure: no terminal, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kernelforge.benchmark.types import Interval
+from kernelforge.report.grid import Cell, Column, Grid, Record, Tone, cells
+from kernelforge.report.rows import (
+    DECISION_EAGER,
+    DECISION_PENDING,
+    DECISION_USE,
+    CaptureReport,
+    CheckRow,
+    DimRow,
+    DoctorLine,
+    EntryRow,
+    EvalReport,
+    ExportReport,
+    OperatorRow,
+    PackageReport,
+    TrialRow,
+    WholeModel,
+)
+from kernelforge.report.units import (
+    UNKNOWN,
+    format_bytes,
+    format_duration,
+    format_interval,
+    format_ms,
+    format_share,
+    format_speedup,
+    format_us,
+)
+
+WIDE_COLUMNS = 110
+"""From this width on, the operator table shows every number in a column of its own."""
+
+_OUTCOME_TONES: Mapping[str, Tone] = {
+    "accepted": "good", "rejected": "bad", "build_failure": "bad", "worker_failure": "warn",
+}  # fmt: skip
+_STATUS_TONES: Mapping[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
+
+
+def operator_grid(rows: Sequence[OperatorRow], *, width: int | None = None, title: str = "") -> Grid:
+    """The operator table: one variant a record, largest share first.
+
+    Args:
+        width: of the terminal; None means that there is no limit (a pipe).
+    """
+    ordered = sorted(rows, key=lambda r: -r.share)
+    wide = width is None or width >= WIDE_COLUMNS
+    numbers = [Column(title=t, align="right") for t in ("share", "eager", "best", "floor", "speed-up")]
+    if wide:
+        interval, calls = Column(title="95% interval", align="right"), Column(title="calls", align="right")
+        last = Column(title="decision", flexible=True)
+        columns = (Column(title="variant"), numbers[0], calls, *numbers[1:], interval, last)
+    else:
+        columns = (Column(title="variant"), *numbers, Column(title=""))
+    record = _wide_record if wide else _narrow_record
+    return Grid(
+        title=title, columns=columns, records=tuple(record(r) for r in ordered), footer=(_coverage_line(ordered),)
+    )
+
+
+def _wide_record(row: OperatorRow) -> Record:
+    share, *times, speedup = _number_cells(row)
+    interval = Cell(format_interval(row.speedup_low, row.speedup_high), "dim")
+    decision = Cell(row.decision, _decision_tone(row.decision))
+    return Record((Cell(row.label), share, Cell(str(row.calls)), *times, speedup, interval, decision))
+
+
+def _narrow_record(row: OperatorRow) -> Record:
+    word, _, reason = row.decision.partition(": ")
+    short = {"not forged": "skip", DECISION_PENDING: "new"}.get(word, word)
+    interval = format_interval(row.speedup_low, row.speedup_high)
+    parts = [_count(row.calls, "call"), f"interval {interval}" if interval else ""]
+    parts.append(f"{word}: {reason}" if reason else "")
+    note = "; ".join(p for p in parts if p)
+    return Record((Cell(_short_label(row.label)), *_number_cells(row), Cell(short, _decision_tone(row.decision))), note)
+
+
+def _short_label(label: str, room: int = 28) -> str:
+    """The label within `room` characters; the digits at its end, which commands accept, stay."""
+    name, _, digits = label.rpartition("-")
+    return label if len(label) <= room else f"{name[: room - len(digits) - 4]}...-{digits}"
+
+
+def _number_cells(row: OperatorRow) -> tuple[Cell, ...]:
+    """share, eager, best, floor, speed-up."""
+    faster = row.speedup_low is not None and row.speedup_low > 1.0
+    return (
+        Cell(format_share(row.share)), Cell(format_us(row.eager_us)), Cell(format_us(row.best_us)),
+        Cell(format_us(row.floor_us), "dim"), Cell(format_speedup(row.speedup), "good" if faster else ""),
+    )  # fmt: skip
+
+
+def _decision_tone(decision: str) -> Tone:
+    if decision == DECISION_USE:
+        return "good"
+    return "warn" if decision.startswith(DECISION_EAGER) else "dim"
+
+
+def _coverage_line(rows: Sequence[OperatorRow]) -> str:
+    used = [r for r in rows if r.decision == DECISION_USE]
+    line = f"{len(used)} of {_count(len(rows), 'variant')} use a generated kernel"
+    return f"{line}, {format_share(sum(r.share for r in used))} of the captured time" if used else line
+
+
+def whole_model_grid(models: Sequence[WholeModel]) -> Grid:
+    """The paired A/B of whole models."""
+    columns = (
+        Column(title="model"), Column(title="eager", align="right"), Column(title="with package", align="right"),
+        Column(title="speed-up", align="right"), Column(title="95% interval", align="right"),
+        Column(title="output"),
+    )  # fmt: skip
+    return Grid(title="Whole model, paired runs", columns=columns, records=tuple(_whole_record(m) for m in models))
+
+
+def _whole_record(whole: WholeModel) -> Record:
+    sure = whole.speedup.low > 1.0
+    note = f"{_count(whole.hits, 'call')} dispatched, {whole.misses} left to eager"
+    note += f"; largest output difference {whole.output_max_abs:.2g} ({whole.output_rel:.2g} of the largest output)"
+    if whole.tokens_equal is not None:
+        note += "; greedy decoding gives " + ("the same tokens" if whole.tokens_equal else "OTHER TOKENS")
+    if not sure:
+        note += "; " + ("slower than eager" if whole.speedup.high < 1.0 else "no clear difference in speed")
+    return Record(
+        (
+            Cell(whole.name, "strong"), Cell(format_ms(whole.eager_ms)), Cell(format_ms(whole.fast_ms)),
+            Cell(format_speedup(whole.speedup.median), "good" if sure else "warn"),
+            Cell(format_interval(whole.speedup.low, whole.speedup.high), "dim"),
+            Cell("equal", "good") if whole.outputs_match else Cell("DIFFERS", "bad"),
+        ),
+        note,
+    )  # fmt: skip
+
+
+def capture_grid(report: CaptureReport) -> Grid:
+    """What a capture recorded and what it left out."""
+    facts = [
+        ("model", report.model), ("project", report.project), ("device", report.device),
+        ("recorded", f"{_count(report.calls, 'call')} in {_count(report.variants, 'variant')}"),
+        ("covers", f"{format_share(report.coverage_wall)} of the wall time"),
+    ]  # fmt: skip
+    if report.coverage_device is not None:
+        facts.append(("", f"{format_share(report.coverage_device)} of the device time"))
+    if report.unsupported:
+        listed = ", ".join(f"{name} ({calls})" for name, calls in report.unsupported)
+        facts.append(("not covered", listed))
+    return facts_grid(facts)
+
+
+def facts_grid(facts: Sequence[tuple[str, str]], *, title: str = "") -> Grid:
+    """Names and values, one pair a line."""
+    records = tuple(Record((Cell(name, "dim"), Cell(value))) for name, value in facts)
+    return Grid(title=title, columns=(Column(title=""), Column(title="", flexible=True)), records=records, header=False)
+
+
+def variant_grid(row: OperatorRow) -> Grid:
+    """One variant's facts."""
+    speedup = format_speedup(row.speedup)
+    if interval := format_interval(row.speedup_low, row.speedup_high):
+        speedup += f"  (95% interval {interval})"
+    return facts_grid(
+        [
+            ("variant", row.variant), ("call", row.describe), ("calls", str(row.calls)),
+            ("share", format_share(row.share)), ("eager", format_us(row.eager_us)), ("best", format_us(row.best_us)),
+            ("floor", format_us(row.floor_us)), ("speed-up", speedup), ("decision", row.decision),
+        ],
+        title=row.label,
+    )  # fmt: skip
+
+
+def dim_grid(dims: Sequence[DimRow]) -> Grid:
+    """Named dims: the guard's rule, and the sizes that the model used."""
+    columns = (
+        Column(title="dim"), Column(title="low", align="right"), Column(title="high", align="right"),
+        Column(title="multiple of", align="right"), Column(title="observed (calls)", flexible=True),
+    )  # fmt: skip
+    return Grid(title="Sizes that vary", columns=columns, records=tuple(_dim_record(d) for d in dims))
+
+
+def _dim_record(dim: DimRow) -> Record:
+    shown = [f"{value:g} ({calls})" for value, calls in dim.observed]
+    if len(shown) > 12:
+        shown = [*shown[:6], f"... {len(shown) - 9} more ...", *shown[-3:]]
+    return Record(cells(dim.name, f"{dim.low:g}", f"{dim.high:g}", str(dim.multiple_of), ", ".join(shown)))
+
+
+def trial_grid(trials: Sequence[TrialRow]) -> Grid:
+    """A variant's trials, oldest first."""
+    columns = (
+        Column(title="#", align="right"), Column(title="node"), Column(title="outcome"),
+        Column(title="time", align="right"), Column(title="speed-up", align="right"),
+        Column(title="95% interval", align="right"), Column(title="candidate", flexible=True),
+    )  # fmt: skip
+    return Grid(title="Trials", columns=columns, records=tuple(_trial_record(t) for t in trials))
+
+
+def _trial_record(trial: TrialRow) -> Record:
+    outcome = Cell(trial.reason or trial.outcome, _OUTCOME_TONES.get(trial.outcome, ""))
+    low, high = (trial.speedup.low, trial.speedup.high) if trial.speedup else (None, None)
+    failed = trial.outcome != "accepted" and trial.detail
+    return Record(
+        (
+            Cell(str(trial.number)), Cell(trial.node[:8], "dim"), outcome, Cell(format_us(trial.candidate_us)),
+            Cell(format_speedup(trial.speedup.median if trial.speedup else None)),
+            Cell(format_interval(low, high), "dim"), Cell(trial.notes or trial.generator),
+        ),
+        trial.detail.splitlines()[0] if failed else "",
+    )  # fmt: skip
+
+
+def evaluation_grid(report: EvalReport) -> Grid:
+    """The judgement of one candidate file."""
+    facts = [("outcome", f"{report.outcome}: {report.reason}" if report.reason else report.outcome)]
+    if report.detail:
+        facts.append(("detail", report.detail))
+    if report.speedup is not None:
+        facts += [
+            ("speed-up", interval_text(report.speedup)), ("candidate", format_us(report.candidate_us)),
+            ("eager", format_us(report.eager_us)), ("floor", format_us(report.floor_us)),
+        ]  # fmt: skip
+    if report.audit is not None:
+        evidence = f" ({'; '.join(report.evidence)})" if report.evidence else ""
+        facts.append(("audit", report.audit + evidence))
+    return facts_grid(facts)
+
+
+def interval_text(interval: Interval | None) -> str:
+    """A speed-up with its interval in one phrase."""
+    if interval is None:
+        return UNKNOWN
+    return f"{format_speedup(interval.median)}  (95% interval {format_interval(interval.low, interval.high)})"
+
+
+def export_grid(report: ExportReport) -> Grid:
+    """A written package and what was left out of it."""
+    size = f", {format_bytes(report.size_bytes)}" if report.size_bytes else ""
+    facts = [("package", report.path), ("holds", _count(report.entries, "kernel") + size)]
+    facts += [("left out" if i == 0 else "", f"{label}: {why}") for i, (label, why) in enumerate(report.skipped)]
+    return facts_grid(facts)
+
+
+def package_grids(report: PackageReport) -> list[Grid]:
+    """A package: its header, its entries, and its checks if it was verified."""
+    facts = [
+        ("package", report.path), ("made for", f"{report.model} on {report.device}"),
+        ("format", f"{report.format}, {format_bytes(report.size_bytes)}"), *report.environment.items(),
+    ]  # fmt: skip
+    grids = [facts_grid(facts)]
+    if report.entries:
+        grids.append(_entry_grid(report.entries))
+    if report.checks:
+        grids.append(check_grid(report.checks))
+    return grids
+
+
+def _entry_grid(entries: Sequence[EntryRow]) -> Grid:
+    columns = (
+        Column(title="kernel"), Column(title="backend"), Column(title="needs"),
+        Column(title="speed-up", align="right"), Column(title="95% interval", align="right"),
+        Column(title="audit"),
+    )  # fmt: skip
+    return Grid(title="Kernels", columns=columns, records=tuple(_entry_record(e) for e in entries))
+
+
+def _entry_record(entry: EntryRow) -> Record:
+    low, high = (entry.speedup.low, entry.speedup.high) if entry.speedup else (None, None)
+    decisions = ", ".join(f"{mode}: {what}" for mode, what in entry.decisions.items())
+    return Record(
+        (
+            Cell(entry.label), Cell(entry.backend), Cell(entry.target),
+            Cell(format_speedup(entry.speedup.median if entry.speedup else None)),
+            Cell(format_interval(low, high), "dim"), Cell(entry.audit),
+        ),
+        "; ".join(p for p in (entry.describe, decisions) if p),
+    )  # fmt: skip
+
+
+def check_grid(checks: Sequence[CheckRow]) -> Grid:
+    """The checks of a package."""
+    records = tuple(
+        Record((Cell("ok", "good") if c.ok else Cell("fail", "bad"), Cell(c.name), Cell(c.detail))) for c in checks
+    )
+    columns = (Column(title=""), Column(title="check"), Column(title="", flexible=True))
+    return Grid(title="Checks", columns=columns, records=records, header=False)
+
+
+def doctor_grid(lines: Sequence[DoctorLine]) -> Grid:
+    """What `doctor` found, with the fix under each line that needs one."""
+    records = tuple(
+        Record(
+            (Cell(line.status, _STATUS_TONES[line.status]), Cell(line.name), Cell(line.detail)),
+            f"fix: {line.fix}" if line.fix else "",
+        )
+        for line in lines
+    )
+    columns = (Column(title=""), Column(title=""), Column(title="", flexible=True))
+    return Grid(columns=columns, records=records, header=False)
+
+
+def demo_line(seconds: float, peak_rss_bytes: int) -> str:
+    """The demo's cost in one line."""
+    return f"took {format_duration(seconds)}, peak memory {format_bytes(peak_rss_bytes)}"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,362 @@
+"""The program of the eager worker: `python -m kernelforge.runner.eager_main`. Loads torch; `eager.py` is its owner.
+
+It is trusted: it runs torch and our operators, never a candidate. Requests are JSON packets with memfds attached,
+replies are JSON packets; tensors travel as raw bytes in the memfds. Timing mirrors kforge_runner.c step by step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernelforge.capture.types import TensorSpec
+from kernelforge.cards.bind import to_bound
+from kernelforge.cards.types import Variant
+from kernelforge.digest import Json, decode_float
+from kernelforge.executors.types import PACKET_BYTES
+from kernelforge.operators import get_operator
+
+LEAD_CHUNK = 32
+LEAD_BYTES = 256 << 20
+SETTLE_CALLS, SETTLE_NS = 8, 1_000_000_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """One loaded set.
+
+    Attributes:
+        call: makes the operator's call on the set's tensors.
+        inputs: in the variant's order. pristine: the content of the mutated ones, by index.
+        results: index of the input, or -1 - index of the output, for each buffer that is sent back.
+        out: the output arena, mapped; out_offsets: of each buffer sent back.
+    """
+
+    variant: Variant
+    call: Callable[[], object]
+    inputs: list[torch.Tensor]
+    pristine: dict[int, torch.Tensor]
+    outputs: tuple[TensorSpec, ...]
+    out: mmap.mmap | None
+    out_offsets: list[int]
+
+    def restore(self) -> None:
+        for index, content in self.pristine.items():
+            self.inputs[index].untyped_storage().copy_(content.untyped_storage())
+
+
+class EagerServer:
+    """Executes requests, one at a time, on one device."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._slots: dict[int, Slot] = {}
+        self._scratch: torch.Tensor | None = None
+        self._settled = False
+
+    def handle(self, request: Mapping[str, Json], fds: Sequence[int]) -> dict[str, Json]:
+        """Execute one request.
+
+        Raises:
+            ForgeError, RuntimeError, ValueError, TypeError ...: whatever the operator raises; the caller reports it.
+        """
+        slot = _int(request["slot"])
+        match request["op"]:
+            case "load":
+                self._slots[slot] = self._load(request, fds)
+                self._settled = False
+                return {}
+            case "run":
+                return self._run(self._slots[slot])
+            case "time":
+                return self._time(request, fds)
+            case "unload":
+                self._slots.pop(slot, None)
+                return {}
+        raise ValueError(f"unknown request {request['op']!r}")
+
+    def _load(self, request: Mapping[str, Json], fds: Sequence[int]) -> Slot:
+        variant = Variant.from_json(_mapping(request["variant"]))
+        dims = {name: _int(value) for name, value in _mapping(request["dims"]).items()}
+        scalars = {name: decode_float(value) for name, value in _mapping(request["scalars"]).items()}
+        specs = [pattern.spec(dims, self._device) for pattern in variant.tensors]
+        offsets, alignments = _ints(request["in_offsets"]), _ints(request["alignments"])
+        arena = mmap.mmap(fds[0], 0, prot=mmap.PROT_READ) if os.fstat(fds[0]).st_size else b""
+        inputs = [
+            _tensor(spec, arena, offset, alignment, self._device)
+            for spec, offset, alignment in zip(specs, offsets, alignments, strict=True)
+        ]
+        bound = to_bound(variant, dims, scalars, inputs)
+        call = get_operator(variant.operator).call
+        return Slot(
+            variant=variant, call=lambda: call(bound), inputs=inputs,
+            pristine={i: _clone(inputs[i]) for i in variant.mutates},
+            outputs=tuple(pattern.spec(dims, self._device) for pattern in variant.outputs),
+            out=mmap.mmap(fds[1], 0) if os.fstat(fds[1]).st_size else None, out_offsets=_ints(request["out_offsets"]),
+        )  # fmt: skip
+
+    def _run(self, slot: Slot) -> dict[str, Json]:
+        slot.restore()
+        with torch.no_grad(), self._autocast(slot):
+            self._synchronise()
+            started = time.perf_counter_ns()
+            result = slot.call()
+            self._synchronise()
+            total = time.perf_counter_ns() - started
+        results = [slot.inputs[i] for i in slot.variant.mutates] + (_flatten(result) if slot.outputs else [])
+        _check_outputs(results[len(slot.variant.mutates) :], slot.outputs)
+        for tensor, offset in zip(results, slot.out_offsets, strict=True):
+            _write(slot.out, offset, tensor)
+        return {"total_ns": total}
+
+    def _time(self, request: Mapping[str, Json], fds: Sequence[int]) -> dict[str, Json]:
+        first, count = _int(request["slot"]), _int(request["count"])
+        iterations, flush_bytes = _int(request["iterations"]), _int(request["flush_bytes"])
+        slots = [self._slots[first + i] for i in range(count)]
+        self._scratch_of(flush_bytes)  # before the warm-up, which leaves the heap as the timed calls find it
+        with torch.no_grad(), self._autocast(slots[0]):
+            self._settle(slots[0])
+            for i in range(_int(request["warmup"])):
+                slots[i % count].restore()
+                slots[i % count].call()
+            self._synchronise()
+            if request["batch"]:
+                return {"total_ns": self._time_batch(slots, iterations)}
+            timer = self._time_cuda if self._device == "cuda" else self._time_cpu
+            samples = timer(slots, iterations, flush_bytes)
+        os.pwrite(fds[0], b"".join(s.to_bytes(8, "little") for s in samples), 0)
+        return {"total_ns": sum(samples)}
+
+    def _settle(self, slot: Slot) -> None:
+        """Untimed calls until the heap has blocks that the outputs fit into.
+
+        glibc's aligned allocation climbs the heap for half a dozen large outputs before it reuses a freed block; each
+        fresh block costs page faults that can exceed the call itself by far.
+        """
+        started = time.perf_counter_ns()
+        for _ in range(0 if self._settled else SETTLE_CALLS):
+            slot.restore()
+            slot.call()
+            if time.perf_counter_ns() - started > SETTLE_NS:
+                break
+        self._settled = True
+
+    def _time_batch(self, slots: Sequence[Slot], iterations: int) -> int:
+        calls = [slot.call for slot in slots]
+        started = time.perf_counter_ns()
+        for i in range(iterations):
+            calls[i % len(calls)]()
+        self._synchronise()
+        return time.perf_counter_ns() - started
+
+    def _time_cpu(self, slots: Sequence[Slot], iterations: int, flush_bytes: int) -> list[int]:
+        scratch = self._scratch_of(flush_bytes)
+        clock, samples = time.perf_counter_ns, []
+        for i in range(iterations):
+            slot = slots[i % len(slots)]
+            slot.restore()
+            kept = self._make_cold(slots, i, scratch) if flush_bytes else None
+            call = slot.call
+            started = clock()
+            result = call()
+            samples.append(clock() - started)
+            del result, kept  # freed outside the window
+        return samples
+
+    def _make_cold(self, slots: Sequence[Slot], at: int, scratch: torch.Tensor) -> object:
+        """Cold data, warm code, as in the runner. The untimed call's result is kept, lest its block be reused hot."""
+        scratch.add_(1)
+        if len(slots) == 1:
+            return None
+        following = slots[(at + 1) % len(slots)]
+        following.restore()
+        return following.call()
+
+    def _time_cuda(self, slots: Sequence[Slot], iterations: int, flush_bytes: int) -> list[int]:
+        scratch = self._scratch_of(max(flush_bytes, LEAD_BYTES))
+        flushed = scratch[: flush_bytes // scratch.element_size()]
+        events = [(_event(), _event()) for _ in range(min(LEAD_CHUNK, iterations))]
+        samples: list[int] = []
+        while len(samples) < iterations:
+            chunk = events[: iterations - len(samples)]
+            # As in the runner: keep the device busy while the host queues a chunk, then one untimed call.
+            for _ in range(16):
+                scratch.zero_()
+            slots[(len(samples) - 1) % len(slots)].call()
+            for i, (begin, end) in enumerate(chunk):
+                slot = slots[(len(samples) + i) % len(slots)]
+                slot.restore()
+                if flush_bytes:
+                    flushed.zero_()
+                begin.record()
+                result = slot.call()
+                end.record()
+                del result
+            self._synchronise()
+            samples += [int(begin.elapsed_time(end) * 1e6) for begin, end in chunk]
+        return samples
+
+    def _scratch_of(self, size_bytes: int) -> torch.Tensor:
+        if self._scratch is None or self._scratch.numel() * 4 < size_bytes:
+            self._scratch = torch.ones(max(size_bytes, 4) // 4, dtype=torch.int32, device=self._device)
+        return self._scratch[: max(size_bytes, 4) // 4]
+
+    def _autocast(self, slot: Slot) -> contextlib.AbstractContextManager[object]:
+        if not slot.variant.autocast:
+            return contextlib.nullcontext()
+        dtype = getattr(torch, slot.variant.autocast)
+        return torch.autocast(self._device, dtype=dtype, cache_enabled=False)
+
+    def _synchronise(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _tensor(spec: TensorSpec, arena: mmap.mmap | bytes, offset: int, alignment: int, device: str) -> torch.Tensor:
+    """A tensor of its own storage whose pointer has exactly this alignment (from 64 on: at least)."""
+    dtype = getattr(torch, spec.dtype)
+    size = spec.storage_bytes
+    storage = torch.empty(size + 2 * max(alignment, 64), dtype=torch.uint8, device=device)
+    period, want = (2 * alignment, alignment) if alignment < 64 else (alignment, 0)
+    skip = (want - storage.data_ptr()) % period
+    flat = storage[skip : skip + size]
+    if size:
+        # A bytearray, because torch warns of buffers that it must not write to.
+        flat.copy_(torch.frombuffer(bytearray(memoryview(arena)[offset : offset + size]), dtype=torch.uint8))
+    if size == 0:
+        return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=device)
+    return flat.view(dtype).as_strided(spec.shape, spec.stride)
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    """The same with a storage of its own, gaps included."""
+    storage = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+        storage, tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
+
+
+def _flatten(result: object) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, tuple | list):
+        return [tensor for item in result for tensor in _flatten(item)]
+    return []
+
+
+def _check_outputs(outputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> None:
+    if len(outputs) != len(specs):
+        raise ValueError(f"eager returned {len(outputs)} tensors, the variant says {len(specs)}")
+    for index, (tensor, spec) in enumerate(zip(outputs, specs, strict=True)):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        strides = [(a, b) for a, b, n in zip(tensor.stride(), spec.stride, spec.shape, strict=False) if n != 1]
+        differs = tensor.numel() and any(a != b for a, b in strides)
+        if tuple(tensor.shape) != spec.shape or dtype != spec.dtype or differs:
+            got = f"{list(tensor.shape)} {dtype} stride {list(tensor.stride())}"
+            raise ValueError(f"output {index}: eager gives {got}, the variant says {spec}")
+
+
+def _write(out: mmap.mmap | None, offset: int, tensor: torch.Tensor) -> None:
+    """The bytes from the tensor's first element to its last, gaps included."""
+    if tensor.numel() == 0:
+        return
+    assert out is not None
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    raw = tensor.detach().as_strided((span,), (1,)).cpu().view(torch.uint8)
+    torch.frombuffer(out, dtype=torch.uint8, count=raw.numel(), offset=offset).copy_(raw)
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    assert isinstance(value, Mapping)
+    return value
+
+
+def _int(value: Json) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _ints(value: Json) -> list[int]:
+    assert isinstance(value, Sequence)
+    return [_int(item) for item in value]
+
+
+def _tie_to(lifeline: int) -> None:
+    """The kernel kills this process when the other end of the pipe closes, that is, when its owner is gone."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
+    try:
+        if os.read(lifeline, 1) == b"":
+            sys.exit(3)
+    except BlockingIOError:
+        return
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse the pages of freed outputs.
+
+    A large output is otherwise mapped anew at every call, and its page faults would be charged to eager alone: the
+    runner's outputs are resident before the clock starts.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        m_trim_threshold, m_mmap_max = -1, -4
+        libc.mallopt(m_mmap_max, 0)
+        libc.mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def _requests(channel: socket.socket) -> Iterator[tuple[Mapping[str, Json], list[int]]]:
+    while True:
+        data, fds, _, _ = socket.recv_fds(channel, PACKET_BYTES, 2)
+        if not data:
+            return
+        yield json.loads(data), fds
+        for fd in fds:
+            os.close(fd)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--lifeline", type=int, required=True)
+    options = parser.parse_args()
+    _tie_to(options.lifeline)
+    _keep_freed_memory()
+    torch.set_num_threads(options.threads)
+    channel = socket.socket(fileno=options.control)
+    if options.device == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    server = EagerServer(options.device)
+    channel.send(json.dumps({"error": "", "torch": torch.__version__}).encode())
+    for request, fds in _requests(channel):
+        try:
+            answer: dict[str, Json] = {"error": "", **server.handle(request, fds)}
+        except Exception as error:  # noqa: BLE001 - the boundary of this process: the owner raises it
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        channel.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Drawn input values. Owns the distributions; respects an operator's domains and a dtype's range. Loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from kernelforge.capture.types import TensorRef, TensorSpec
+from kernelforge.cards.types import Variant
+from kernelforge.operators import Domain, get_operator
+from kernelforge.verify.layout import place, torch_dtype
+
+SPIKE = 1.0e4
+
+IN_WORDS: Mapping[str, str] = {
+    "normal": "normal values", "scaled": "normal values times 10, plus 5", "negative": "uniform negative values",
+    "spike": "heavy-tailed values with one spike of 1e4 somewhere", "mixed": "rows of magnitudes from 1e-3 to 1e3",
+    "cancelling": "values that nearly cancel in pairs", "constant": "one constant", "nonfinite": "a few nan, inf, -inf",
+}  # fmt: skip
+
+
+def domains_of(variant: Variant) -> tuple[Domain, ...]:
+    """The domain of each input tensor of a variant."""
+    domains = get_operator(variant.operator).domains
+    found = [Domain()] * len(variant.tensors)
+    for name, value in variant.arguments:
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, TensorRef) and name in domains:
+                found[item.index] = domains[name]
+    return tuple(found)
+
+
+def index_limits(variant: Variant, specs: Sequence[TensorSpec]) -> tuple[int | None, ...]:
+    """For each input whose domain is "index": one more than the largest index it may hold."""
+    arguments = dict(variant.arguments)
+    limits: list[int | None] = []
+    for domain in domains_of(variant):
+        target = arguments.get(domain.of) if domain.kind == "index" else None
+        limits.append(specs[target.index].shape[domain.axis] if isinstance(target, TensorRef) else None)
+    return tuple(limits)
+
+
+def draw_inputs(
+    variant: Variant, specs: Sequence[TensorSpec], distribution: str, *, pools: Sequence[Tensor | None], seed: int,
+    device: torch.device,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Draw all inputs of one case.
+
+    Args:
+        specs: the concrete inputs.
+        distribution: a key of `IN_WORDS`.
+        pools: per input the captured values (flat), from which integers and bools without a domain are drawn.
+        seed: of the one generator; from the operating system's entropy, it never leaves the judge.
+    """
+    generator = torch.Generator(device=device)
+    generator.manual_seed(seed)
+    inputs = []
+    for spec, domain, limit, pool in zip(
+        specs, domains_of(variant), index_limits(variant, specs), pools, strict=True
+    ):  # fmt: skip
+        dtype = torch_dtype(spec.dtype)
+        if dtype.is_floating_point:
+            values = _floats(spec.shape, dtype, distribution, domain, generator)
+        else:
+            values = _integers(spec.shape, dtype, limit, pool, generator)
+        inputs.append(place(values, spec))
+    return tuple(inputs)
+
+
+def _floats(shape: tuple[int, ...], dtype: torch.dtype, name: str, domain: Domain, generator: Generator) -> Tensor:
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    values = _SHAPES[name](shape, wide, generator)
+    if domain.kind == "positive":
+        # Not below 1e-3: a variance near zero makes any arithmetic's error large, which proves nothing.
+        values = values.nan_to_num(nan=1.0, posinf=1.0, neginf=1.0).abs() + 1e-3
+    elif domain.kind == "unit":
+        values = torch.sigmoid(values.nan_to_num(nan=0.0, posinf=1.0, neginf=-1.0))
+    limit = torch.finfo(dtype).max / 2
+    clamped = torch.where(values.isfinite(), values.clamp(-limit, limit), values)
+    return clamped.to(dtype)
+
+
+def _integers(
+    shape: tuple[int, ...], dtype: torch.dtype, limit: int | None, pool: Tensor | None, generator: Generator
+) -> Tensor:
+    device = generator.device
+    if pool is not None and pool.numel() and limit is None:
+        picks = torch.randint(pool.numel(), shape, generator=generator, device=device)
+        return pool.to(device)[picks].to(dtype)
+    if dtype == torch.bool:
+        return torch.randint(2, shape, generator=generator, device=device).to(dtype)
+    if limit is not None:
+        return torch.randint(max(limit, 1), shape, generator=generator, device=device).to(dtype)
+    info = torch.iinfo(dtype)
+    return torch.randint(max(info.min, -100), min(info.max, 100), shape, generator=generator, device=device).to(dtype)
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    return torch.randn(shape, dtype=dtype, generator=generator, device=generator.device)
+
+
+def _scaled(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    return _normal(shape, dtype, generator) * 10 + 5
+
+
+def _negative(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    return -torch.rand(shape, dtype=dtype, generator=generator, device=generator.device) * 4 - 0.05
+
+
+def _spike(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    values = _normal(shape, dtype, generator) ** 3
+    if values.numel():
+        values.view(-1)[_positions(values.numel(), 1, generator)] = SPIKE
+    return values
+
+
+def _mixed(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    values = _normal(shape, dtype, generator)
+    rows = (*shape[:-1], 1) if len(shape) > 1 else shape
+    exponents = torch.rand(rows, dtype=dtype, generator=generator, device=generator.device) * 6 - 3
+    return values * 10.0**exponents
+
+
+def _cancelling(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    values = _normal(shape, dtype, generator).reshape(-1) * 100
+    half = values.numel() // 2
+    values[half : 2 * half] = -values[:half] + values[half : 2 * half] * 1e-4
+    order = torch.randperm(values.numel(), generator=generator, device=generator.device)
+    return values[order].reshape(shape)
+
+
+def _constant(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    return torch.full(shape, float(_normal((), dtype, generator)) + 0.1, dtype=dtype, device=generator.device)
+
+
+def _nonfinite(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    values = _normal(shape, dtype, generator)
+    flat = values.view(-1)
+    if flat.numel():
+        for value in (float("nan"), float("inf"), float("-inf")):
+            flat[_positions(flat.numel(), 1 + flat.numel() // 5000, generator)] = value
+    return values
+
+
+def _positions(count: int, picks: int, generator: Generator) -> Tensor:
+    return torch.randint(count, (picks,), generator=generator, device=generator.device)
+
+
+_SHAPES: Mapping[str, Callable[[tuple[int, ...], torch.dtype, Generator], Tensor]] = {
+    "normal": _normal, "scaled": _scaled, "negative": _negative, "spike": _spike, "mixed": _mixed,
+    "cancelling": _cancelling, "constant": _constant, "nonfinite": _nonfinite,
+}  # fmt: skip

@@ -1,0 +1,74 @@
+"""All cases of one candidate, one after the other, until the first that it fails. Loads torch.
+
+The order is cheap before dear: the smallest case first, thrice on the same input, then each case once, the largest
+thrice again (races need size), and at the end the first case once more: a kernel that keeps something between calls, or
+breaks its own state, shows there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from kernelforge.cards.types import Variant
+from kernelforge.runner.protocol import RunnerDeath
+from kernelforge.runner.session import RunnerSession
+from kernelforge.verify.checks.execution import CasePassed, History, death, judge_reply, run_case
+from kernelforge.verify.prepare import PreparedCase
+from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, Verdict
+
+REPEATS = 3
+NO_ERROR = ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0)
+
+
+def verify(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase]) -> Verdict:
+    """Run a candidate on every case, and on the first once more.
+
+    Raises:
+        HarnessError: a fault of the judge or the machine.
+    """
+    ordered = sorted(cases, key=lambda c: (c.case.is_edge, c.size_bytes))
+    history, passed = History(), []
+    steps = [(c, REPEATS if i in (0, len(ordered) - 1) else 1) for i, c in enumerate(ordered)]
+    for prepared, repeats in [*steps, (ordered[0], 1)]:
+        result = run_case(session, variant, prepared, history, repeats=repeats)
+        if isinstance(result, Rejected):
+            return result
+        passed.append(result)
+    return Accepted(cases=len(ordered), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
+
+
+def recheck(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase], *, calls: int) -> Verdict:
+    """Many calls in a row over several cases of loaded buffers; every set's outputs after its last call are judged.
+
+    Args:
+        cases: at most 8; they rotate call by call, so each call sees other content than the one before.
+    """
+    where = f"after {calls} calls in a row"
+    for slot, prepared in enumerate(cases):
+        loaded = session.load(slot, prepared.work)
+        if isinstance(loaded, RunnerDeath):
+            return death(loaded, where)
+    # A number of calls that nobody can count on: which call is the last is not to be known in advance.
+    reply = session.time_slots(0, len(cases), iterations=calls + secrets.randbelow(16), warmup=0, collect=True)
+    if isinstance(reply, RunnerDeath):
+        return death(reply, where)
+    passed = []
+    for position, prepared in enumerate(cases):
+        outputs = reply.outputs[position] if not reply.error else ()
+        result = judge_reply(variant, prepared, reply, History(passed=1), outputs)
+        if isinstance(result, Rejected):
+            return Rejected(
+                reason=result.reason, case=f"{result.case}, {where}", detail=result.detail, worst_abs=result.worst_abs
+            )
+        passed.append(result)
+    for slot in range(len(cases)):
+        session.unload(slot)
+    return Accepted(cases=len(cases), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
+
+
+def _worst(passed: Sequence[CasePassed]) -> ErrorStatistics:
+    """The case with the largest error in multiples of eager's own (of the output's unit where eager has none)."""
+    return max(
+        (p.statistics for p in passed), key=lambda s: s.max_abs / (s.eager_max_abs or 1.0), default=NO_ERROR
+    )  # fmt: skip

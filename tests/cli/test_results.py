@@ -1,0 +1,212 @@
+"""Results: the documents that --json prints, the tables, the hints, the exit codes of judgements."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelforge.benchmark.types import Interval
+from kernelforge.report.rows import (
+    CaptureReport,
+    CheckRow,
+    DemoReport,
+    EvalReport,
+    ExportReport,
+    ForgeReport,
+    OperatorRow,
+    PackageReport,
+    RunReport,
+    TrialRow,
+    VariantReport,
+    WholeModel,
+)
+
+ROW = OperatorRow(
+    variant="0a" * 32, label="max_pool2d-0a0a0a0a", operator="max_pool2d", calls=1, share=0.062, eager_us=2812.0,
+    best_us=301.5, speedup=9.33, speedup_low=9.1, speedup_high=9.5, floor_us=120.0, decision="use", trials=3,
+)  # fmt: skip
+WHOLE = WholeModel(
+    name="resnet50", speedup=Interval(median=1.21, low=1.18, high=1.25), eager_ms=81.0, fast_ms=67.0,
+    output_max_abs=2e-6, output_rel=3e-7, outputs_match=True, hits=55, misses=53,
+)  # fmt: skip
+
+
+def giver(value: object) -> Callable[..., object]:
+    return lambda *_args, **_kwargs: value
+
+
+def test_ops_json_is_a_list_with_the_promised_keys(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(list_operators=giver([ROW]))
+    ran = kforge("ops", "x.kforge", "--json")
+    (row,) = json.loads(ran.stdout)
+    wanted = {"variant", "operator", "calls", "share", "eager_us", "best_us", "speedup", "decision"}
+    assert wanted <= row.keys()
+    assert (row["operator"], row["speedup"], row["decision"]) == ("max_pool2d", 9.33, "use")
+
+
+def test_ops_through_a_pipe_is_one_line_a_variant(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(list_operators=giver([ROW]))
+    ran = kforge("ops", "x.kforge")
+    (line,) = [line for line in ran.stdout.splitlines() if "max_pool2d" in line]
+    assert all(part in line for part in ("6.2%", "2.81 ms", "302 us", "120 us", "9.33x", "9.10-9.50", "use"))
+    assert "\x1b" not in ran.stdout
+    assert ran.stderr.strip().splitlines()[-1] == "next: kforge export x.kforge -o x.cast"
+
+
+def test_quiet_says_nothing_on_stderr(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(list_operators=giver([ROW]))
+    assert kforge("ops", "x.kforge", "-q").stderr == ""
+
+
+def test_op_show_has_sizes_and_trials(kforge: Any, fake_verbs: Any) -> None:
+    trial = TrialRow(node="cd" * 32, number=1, outcome="rejected", reason="wrong_value", detail="at n0=17: off by 1")
+    fake_verbs(show_variant=giver(VariantReport(row=ROW, trials=(trial,))))
+    document = json.loads(kforge("op", "show", "0a0a", "-p", "x.kforge", "--json").stdout)
+    assert document["variant"] == ROW.variant
+    assert document["trial_list"][0]["reason"] == "wrong_value"
+    text = kforge("op", "show", "0a0a", "-p", "x.kforge").stdout
+    assert "wrong_value" in text
+    assert "off by 1" in text
+
+
+@pytest.mark.parametrize(
+    ("report", "code"),
+    [
+        (EvalReport(outcome="accepted", speedup=Interval(median=2, low=1.9, high=2.1), audit="generated"), 0),
+        (EvalReport(outcome="accepted", audit="backend"), 7),
+        (EvalReport(outcome="rejected", reason="wrong_value", detail="off"), 4),
+        (EvalReport(outcome="rejected", reason="delegated"), 7),
+        (EvalReport(outcome="build_failure", reason="compile_error"), 5),
+        (EvalReport(outcome="worker_failure", detail="eager died"), 1),
+    ],
+    ids=["accepted", "backend", "wrong", "delegated", "no-build", "worker"],
+)
+def test_eval_prints_one_object_and_its_exit_code(kforge: Any, fake_verbs: Any, report: EvalReport, code: int) -> None:
+    fake_verbs(evaluate_file=giver(report))
+    ran = kforge("eval", "k.cpp", "--project", "x.kforge", "--variant", "0a", "--json")
+    document = json.loads(ran.stdout)
+    assert ran.code == code
+    assert document["outcome"] == report.outcome
+    assert {"reason", "detail", "speedup", "audit"} <= document.keys()
+    if report.speedup is not None:
+        assert document["speedup"] == {"median": 2, "low": 1.9, "high": 2.1}
+
+
+def test_capture_names_the_project_after_the_model(kforge: Any, fake_verbs: Any) -> None:
+    seen: dict[str, object] = {}
+
+    def capture_source(source: str, **options: object) -> CaptureReport:
+        seen.update(options, source=source)
+        return CaptureReport(
+            project="resnet50.kforge", model="resnet50", device="cpu", variants=9, calls=175, coverage_wall=0.93,
+            coverage_device=None, unsupported=(("einsum", 4),), warnings=("a thread was not seen",),
+        )  # fmt: skip
+
+    fake_verbs(capture_source=capture_source)
+    ran = kforge("capture", "torchvision:resnet50", "--random-weights", "--samples", "2", "--device", "cpu", "--json")
+    assert seen["project"] == Path("resnet50.kforge")
+    assert (seen["samples"], seen["random_weights"], seen["shapes"], seen["device"]) == (2, True, "auto", "cpu")
+    document = json.loads(ran.stdout)
+    assert document["coverage_device"] is None
+    assert document["unsupported"] == [{"operator": "einsum", "calls": 4}]
+    assert "warning: a thread was not seen" in ran.stderr
+
+
+def test_forge_passes_the_budget_and_suggests_export(kforge: Any, fake_verbs: Any) -> None:
+    seen: dict[str, Any] = {}
+
+    def forge_project(project: Path, **options: object) -> ForgeReport:
+        seen.update(options, project=project)
+        return ForgeReport(rows=(ROW,), trials=3, seconds=1.5, stopped="trials")
+
+    fake_verbs(forge_project=forge_project)
+    ran = kforge("forge", "x.kforge", "softmax", "--trials", "3", "--max-time", "1h30m", "--json")
+    assert ran.code == 0
+    assert (seen["budget"].trials, seen["budget"].seconds, seen["operators"]) == (3, 5400.0, ("softmax",))
+    assert json.loads(ran.stdout)["trials"] == 3
+    assert "kforge export" in ran.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("wanted", "code"), [("9", 0), ("9.2", 8)])
+def test_require_speedup_looks_at_the_low_end(kforge: Any, fake_verbs: Any, wanted: str, code: int) -> None:
+    fake_verbs(forge_project=giver(ForgeReport(rows=(ROW,), trials=3, seconds=1.5, stopped="trials")))
+    assert kforge("forge", "x.kforge", "--require-speedup", wanted).code == code
+
+
+def test_ctrl_c_once_stops_cleanly_and_prints_how_to_resume(kforge: Any, fake_verbs: Any) -> None:
+    def forge_project(_project: Path, *, should_stop: Callable[[], bool], **_options: object) -> ForgeReport:
+        assert not should_stop()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert should_stop()
+        return ForgeReport(rows=(ROW,), trials=1, seconds=0.5, stopped="interrupted")
+
+    fake_verbs(forge_project=forge_project)
+    ran = kforge("forge", "x.kforge", "softmax", "--json")
+    assert ran.code == 130
+    assert json.loads(ran.stdout)["stopped"] == "interrupted"
+    assert "resume: kforge forge x.kforge softmax" in ran.stderr
+
+
+def test_ctrl_c_twice_kills(kforge: Any, fake_verbs: Any) -> None:
+    def forge_project(_project: Path, **_options: object) -> ForgeReport:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("must not be reached")
+
+    fake_verbs(forge_project=forge_project)
+    former = signal.getsignal(signal.SIGINT)
+    ran = kforge("forge", "x.kforge")
+    assert (ran.code, ran.stdout) == (130, "")
+    assert signal.getsignal(signal.SIGINT) is former
+
+
+def test_export_passes_the_picks(kforge: Any, fake_verbs: Any) -> None:
+    seen: dict[str, object] = {}
+
+    def export_project(_project: Path, **options: object) -> ExportReport:
+        seen.update(options)
+        return ExportReport(path="m.cast", entries=1, skipped=(("gelu-22223333", "no accepted candidate"),))
+
+    fake_verbs(export_project=export_project)
+    ran = kforge("export", "x.kforge", "-o", "m.cast", "--pick", "0a0a=cdcd")
+    assert (seen["output"], seen["picks"]) == (Path("m.cast"), {"0a0a": "cdcd"})
+    assert "no accepted candidate" in ran.stdout
+
+
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 3)])
+def test_cast_verify_fails_if_a_check_fails(kforge: Any, fake_verbs: Any, ok: bool, code: int) -> None:
+    check = CheckRow(name="checksums", ok=ok, detail="" if ok else "kernels/a.so differs")
+    report = PackageReport(path="m.cast", model="m", device="cpu", format=1, size_bytes=9, checks=(check,))
+    fake_verbs(verify_package=giver(report))
+    ran = kforge("cast", "verify", "m.cast", "--json")
+    assert ran.code == code
+    assert json.loads(ran.stdout)["valid"] is ok
+
+
+def test_run_shows_the_whole_model(kforge: Any, fake_verbs: Any) -> None:
+    report = RunReport(rows=(ROW,), whole_model=WHOLE, package="m.cast", project="m.kforge")
+    fake_verbs(run_source=giver(report))
+    ran = kforge("run", "m.py", "--max-time", "3m", "-o", "m.cast")
+    assert ran.code == 0
+    assert "1.18-1.25" in ran.stdout
+    assert ran.stderr.strip().endswith("next: kforge cast inspect m.cast")
+
+
+def test_demo_json_has_the_promised_keys(kforge: Any, fake_verbs: Any) -> None:
+    report = DemoReport(rows={"resnet50": (ROW,)}, whole_model={"resnet50": WHOLE}, seconds=200, peak_rss_bytes=2**31)
+    fake_verbs(demo=giver(report))
+    document = json.loads(kforge("demo", "--json").stdout)
+    assert document["whole_model"]["resnet50"]["speedup"] == {"median": 1.21, "low": 1.18, "high": 1.25}
+    assert document["operators"]["resnet50"][0]["decision"] == "use"
+
+
+def test_version_knows_torch(kforge: Any) -> None:
+    document = json.loads(kforge("version", "--json").stdout)
+    assert document["torch"][0].isdigit()
+    assert {"kernelforge", "python"} <= document.keys()

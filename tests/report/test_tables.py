@@ -1,0 +1,141 @@
+"""Tables: every number is there, nothing is clipped, long text wraps, and JSON never holds what JSON cannot."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from kernelforge.benchmark.types import Interval
+from kernelforge.report.grid import Cell, Column, Grid, Record, grid_rich, grid_text
+from kernelforge.report.rows import DimRow, DoctorLine, EvalReport, OperatorRow, TrialRow, WholeModel
+from kernelforge.report.tables import (
+    dim_grid,
+    doctor_grid,
+    evaluation_grid,
+    operator_grid,
+    trial_grid,
+    variant_grid,
+    whole_model_grid,
+)
+
+USED = OperatorRow(
+    variant="0a" * 32, label="adaptive_avg_pool2d-0a0a0a0a", operator="adaptive_avg_pool2d", calls=3584, share=0.999,
+    eager_us=99.9e3, best_us=99.9e3, speedup=99.9, speedup_low=98.8, speedup_high=100.4, floor_us=99.9e3,
+    decision="use", trials=3, describe="input [1, 64, 112, 112] float32 contiguous, " * 6,
+)  # fmt: skip
+SKIPPED = OperatorRow(
+    variant="0b" * 32, label="scaled_dot_product_attention-0b0b0b0b", operator="scaled_dot_product_attention", calls=1,
+    share=0.0001, eager_us=0.4, decision="not forged: no file for this operator in operators/, so it stays with eager",
+)  # fmt: skip
+NEW = OperatorRow(variant="0c" * 32, label="gelu-0c0c0c0c", operator="gelu", calls=1, share=0.0, eager_us=1.0)
+LOST = OperatorRow(
+    variant="0d" * 32, label="relu-0d0d0d0d", operator="relu", calls=2, share=0.01, eager_us=1.0, best_us=1.1,
+    speedup=0.9, speedup_low=0.8, speedup_high=1.1, decision="eager: not faster",
+)  # fmt: skip
+WHOLE = WholeModel(
+    name="qwen3_small", speedup=Interval(median=1.01, low=0.98, high=1.03), eager_ms=1812, fast_ms=1800,
+    output_max_abs=2.1e-6, output_rel=3e-7, outputs_match=True, hits=15500, misses=10053, tokens_equal=True,
+)  # fmt: skip
+ROWS = [NEW, SKIPPED, USED, LOST]
+
+
+def all_grids(width: int | None) -> list[Grid]:
+    sizes = DimRow(name="n0", low=1, high=512, observed=tuple((float(i), 28) for i in range(1, 128)))
+    trial = TrialRow(
+        node="ab" * 32,
+        number=12,
+        outcome="rejected",
+        reason="precision_downgrade",
+        detail="word " * 60,
+        notes="n " * 40,
+    )
+    return [
+        operator_grid(ROWS, width=width), whole_model_grid([WHOLE]), variant_grid(USED), dim_grid([sizes]),
+        trial_grid([trial]), evaluation_grid(EvalReport(outcome="rejected", reason="oob", detail="word " * 60)),
+        doctor_grid([DoctorLine(name="nvcc", status="warn", detail="word " * 40, fix="word " * 40)]),
+    ]  # fmt: skip
+
+
+def on_terminal(grid: Grid, width: int) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, force_terminal=True, color_system=None, soft_wrap=True).print(
+        grid_rich(grid, width=width)
+    )
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    for grid in all_grids(width):
+        for text in (on_terminal(grid, width), grid_text(grid, width=width)):
+            assert max(len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 120, None])
+def test_operator_table_says_everything_at_every_width(width: int | None) -> None:
+    text = grid_text(operator_grid(ROWS, width=width), width=width)
+    flat = " ".join(text.split())
+    for part in ("99.9%", "3584", "99.9 ms", "99.9x", "98.8-100", "<0.1%", "no file for this operator", "not faster"):
+        assert part in flat
+    assert "1 of 4 variants use a generated kernel, 99.9% of the captured time" in flat
+
+
+def test_operator_table_starts_with_the_largest_share() -> None:
+    records = operator_grid(ROWS).records
+    assert [r.cells[0].text for r in records] == [USED.label, LOST.label, SKIPPED.label, NEW.label]
+
+
+def test_a_long_label_keeps_the_digits_that_commands_accept() -> None:
+    text = grid_text(operator_grid([SKIPPED], width=80), width=80)
+    assert "...-0b0b0b0b" in text
+
+
+def test_without_a_limit_a_record_is_one_line() -> None:
+    lines = grid_text(operator_grid(ROWS)).splitlines()
+    assert sum("scaled_dot_product" in line for line in lines) == 1
+    assert any("stays with eager" in line and "scaled_dot_product" in line for line in lines)
+
+
+def test_whole_model_says_what_it_does_not_show() -> None:
+    text = " ".join(grid_text(whole_model_grid([WHOLE]), width=80).split())
+    assert "the same tokens" in text
+    assert "no clear difference in speed" in text
+    assert "15500 calls dispatched, 10053 left to eager" in text
+
+
+def test_a_wrong_output_is_said_in_words() -> None:
+    wrong = WholeModel(
+        name="m", speedup=Interval(median=0.9, low=0.8, high=0.95), eager_ms=1, fast_ms=1.1, output_max_abs=0.5,
+        output_rel=0.2, outputs_match=False, hits=1, misses=0, tokens_equal=False,
+    )  # fmt: skip
+    text = " ".join(grid_text(whole_model_grid([wrong]), width=80).split())
+    assert all(words in text for words in ("DIFFERS", "OTHER TOKENS", "slower than eager"))
+
+
+def test_many_sizes_are_abridged_with_their_number() -> None:
+    sizes = DimRow(name="n0", low=1, high=512, observed=tuple((float(i), 28) for i in range(1, 128)))
+    text = grid_text(dim_grid([sizes]))
+    assert "118 more" in text
+    assert "127 (28)" in text
+
+
+def test_a_flexible_cell_keeps_its_line_breaks() -> None:
+    columns = (Column(title="a"), Column(title="b", flexible=True))
+    text = grid_text(Grid(columns=columns, records=(Record((Cell("x"), Cell("one\n  two"))),), header=False))
+    assert text.splitlines() == ["x  one", "     two"]
+
+
+def test_an_empty_table_is_no_error() -> None:
+    assert "0 of 0 variants" in grid_text(operator_grid([]))
+
+
+def test_json_holds_no_nan() -> None:
+    row = OperatorRow(
+        variant="v", label="l", operator="o", calls=1, share=math.nan, eager_us=math.inf, speedup=-math.inf
+    )
+    document = json.loads(json.dumps(row.to_json(), allow_nan=False))
+    assert (document["share"], document["eager_us"], document["speedup"]) == (None, None, None)
