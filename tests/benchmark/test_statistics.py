@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from kernelforge.benchmark.statistics import Pairs, half_width, median, paired_interval, variant_interval
 
 

@@ -144,6 +144,7 @@ def test_autocast_modes_and_transforms_get_eager(make: Make, x: torch.Tensor) ->
         traced = torch.jit.trace(lambda t: torch.softmax(t, 1), x, check_trace=False)  # type: ignore[no-untyped-call]
         assert torch.equal(traced(x), want)
     assert Operators.seen == 1
+    assert torch.equal(seen_by_mode, want)
     assert row(package).hits == 1
     misses = row(package).misses
     assert {k: misses[k] for k in ("autocast", "function mode", "dispatch mode", "tracing")} == {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+
 from kernelforge.benchmark.protocol import Protocol
 from kernelforge.build.backends import get_backend
 from kernelforge.build.types import Backend

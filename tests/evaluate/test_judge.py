@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
+
 from kernelforge.audit.types import AuditKind
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
@@ -45,7 +46,7 @@ extern "C" int launch(const float* input, float* out, void* workspace) {
           for (int64_t x = 2 * j - 1; x <= 2 * j + 1; ++x) {
             if (y < 0 || x < 0 || y >= 28 || x >= 28) continue;
             const float v = input[(c * 28 + y) * 28 + x];
-            if (!(v <= best)) best = v;
+            if (v > best || v != v) best = v;
           }
         out[(c * 14 + i) * 14 + j] = best;
       }

@@ -11,12 +11,22 @@ from rich.console import Console
 
 from kernelforge.benchmark.types import Interval
 from kernelforge.report.grid import Cell, Column, Grid, Record, grid_rich, grid_text
-from kernelforge.report.rows import DimRow, DoctorLine, EvalReport, OperatorRow, TrialRow, WholeModel
+from kernelforge.report.rows import (
+    DimRow,
+    DoctorLine,
+    EntryRow,
+    EvalReport,
+    OperatorRow,
+    PackageReport,
+    TrialRow,
+    WholeModel,
+)
 from kernelforge.report.tables import (
     dim_grid,
     doctor_grid,
     evaluation_grid,
     operator_grid,
+    package_grids,
     trial_grid,
     variant_grid,
     whole_model_grid,
@@ -139,3 +149,13 @@ def test_json_holds_no_nan() -> None:
     )
     document = json.loads(json.dumps(row.to_json(), allow_nan=False))
     assert (document["share"], document["eager_us"], document["speedup"]) == (None, None, None)
+
+
+def test_modes_with_one_decision_share_a_phrase() -> None:
+    entry = EntryRow(
+        variant="v", label="l", operator="o", describe="o(x)", backend="cpp", target="x86-64-v3",
+        decisions={"compiled": "eager: not measured", "eager": "use", "graphed": "eager: not measured"},
+    )  # fmt: skip
+    report = PackageReport(path="m.cast", model="m", device="cpu", format=1, size_bytes=1, entries=(entry,))
+    text = grid_text(package_grids(report)[1])
+    assert "o(x); eager mode: use; compiled and graphed mode: off (not measured)" in text

@@ -39,7 +39,7 @@ def test_shares(value: float | None, text: str) -> None:
 
 
 def test_speedups_and_their_intervals() -> None:
-    assert [format_speedup(v) for v in (1.0, 17.66, 140.2, None)] == ["1.00x", "17.7x", "140x", "-"]
+    assert [format_speedup(v) for v in (0.0031, 1.0, 17.66, 140.2, None)] == ["0.003x", "1.00x", "17.7x", "140x", "-"]
     assert format_interval(2.71, 2.954) == "2.71-2.95"
     assert format_interval(None, 2.0) == ""
 

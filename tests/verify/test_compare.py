@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+
 from kernelforge.verify.compare import Comparison, Match, Mismatch, compare, describe_places
 from kernelforge.verify.tolerance import Expected, expect
 from kernelforge.verify.types import RejectReason
-from torch import Tensor
 
 
 def softmax_expected(inputs: Tensor, *, eager: Tensor | None = None) -> Expected:

@@ -24,6 +24,7 @@ Calls: TypeAlias = "list[ObservedCall]"
 _MOST_EXAMPLES = 4
 _MOST_EXACT = 8
 _INDEX_LIMIT = 2**31 - 1
+_ALWAYS_ROOM = 2**20
 NO_RULE = "output sizes do not follow from input sizes"
 
 
@@ -142,9 +143,9 @@ def _variant(calls: Sequence[OperatorCall], fitted: Fitted) -> Variant:
         mutates=first.mutates, aliases=_changing_aliases(first),
         dims=tuple(_dim(name, values) for name, values in fitted.dims.items()),
         scalars=tuple(_scalar(name, values) for name, values in fitted.scalars.items()),
-        # Room for a longer text and a larger batch; kernels may index with 32 bits up to this many elements, and the
-        # judge must be able to hold such a call in memory.
-        max_elements=max(min(8 * largest, _INDEX_LIMIT), largest),
+        # Room for a longer text and a larger batch. Small tensors may grow further, several of their sizes at once.
+        # Kernels may index with 32 bits up to this many elements, and the judge must hold such a call in memory.
+        max_elements=max(min(max(8 * largest, _ALWAYS_ROOM), _INDEX_LIMIT), largest),
         device=first.device, capability=first.capability, autocast=first.autocast,
     )  # fmt: skip
 

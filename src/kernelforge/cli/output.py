@@ -71,3 +71,5 @@ class Output:
         sys.stderr.write(f"error: {error.message}\n")
         if error.hint:
             sys.stderr.write(f"hint: {error.hint}\n")
+        if error.__cause__ is not None and self.verbose < 2:
+            sys.stderr.write("(-vv shows the traceback)\n")

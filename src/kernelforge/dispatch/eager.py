@@ -1,8 +1,10 @@
 """Eager dispatch: call sites of torch are replaced while a package is active. Owns the wrapper and its tables.
 
-A wrapper looks up the call's signature (shapes, strides, dtypes, device and all other arguments by value and type) in
-a dict: a known signature costs no binding and no guard. The guard decides each signature once; alignment, aliasing,
-lazy bits, grad mode and the state of torch are looked at in each call, the first by the guard inside the binary.
+There are two ways through a wrapper. The exact one looks up the call's signature (shapes, strides, dtypes, device, all
+other arguments by value and type) in a dict: the guard decides each signature once. The quick one guesses: the call
+before with the same other arguments (the very same objects) went to a kernel whose output has the shape of an input;
+it launches that kernel, whose binary checks dtype, shape, strides and alignment itself, and if it refuses goes the exact
+way. Grad mode, lazy bits and the state of torch are looked at in each call, on both.
 
 `torch.ops.*` is left alone: operator overloads are keys of torch's own tables, which a wrapper must not enter.
 """
@@ -25,7 +27,7 @@ from kernelforge.capture.types import alignment_of
 from kernelforge.cards.guard import Guard
 from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
 from kernelforge.dispatch.patches import Function, Ledger, Origin, origin_at
-from kernelforge.dispatch.plans import Hit, Miss, hit_plan
+from kernelforge.dispatch.plans import Guess, Hit, Miss, attempt_of, hit_plan
 from kernelforge.dispatch.state import autocast_state, call_problem, foreign_modes, freeze, is_plain
 from kernelforge.dispatch.types import EntryState, StatRow
 from kernelforge.errors import ForgeError, NotFound
@@ -37,6 +39,8 @@ Key: TypeAlias = "tuple[object, ...]"
 Call: TypeAlias = "tuple[Key, list[torch.Tensor], tuple[object, ...], Mapping[str, object]]"
 """Signature, tensors in the order of the call, arguments by position and by name."""
 _MAX_SIGNATURES = 4096
+_MAX_GUESSES = 64
+_MAX_WRONG_GUESSES = 16
 _ATOMS = frozenset({int, bool, str, type(None), torch.dtype})
 
 
@@ -152,6 +156,8 @@ class CallSite:
         self._by_autocast = any(entry.variant.autocast for entry, _ in own)
         self._is_python = inspect.isfunction(self._original)
         self._plans: dict[Key, Hit | Miss] = dict(known)
+        self._guesses: dict[Key, Guess] = {}
+        self._wrong_guesses: dict[Key, int] = {}
 
     def close(self) -> dict[Key, Hit | Miss]:
         """Make the wrapper a pass-through for good; returns what it had decided."""
@@ -159,17 +165,19 @@ class CallSite:
             self._origin.active = False
             known = dict(self._plans)
             self._plans.clear()
+            self._guesses.clear()
         return known
 
     def wrapper(self) -> Function:
-        """The function that takes the attribute's place."""
-        original, plans, busy = self._original, self._plans, self._table.busy
+        """The function that takes the attribute's place. One long function: every call of torch pays for each step."""
+        original, plans, guesses, busy = self._original, self._plans, self._guesses, self._table.busy
         inner = None if self._is_python else next(iter(self._operators))
         slow, by_autocast = self._slow, self._by_autocast
-        Tensor, atoms, empty_like = torch.Tensor, _ATOMS, torch.empty_like
+        Tensor, atoms = torch.Tensor, _ATOMS
         dispatch_modes, function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-        autocast, tracing = torch._C._is_any_autocast_enabled, torch._C._get_tracing_state
-        functorch, grad_enabled = torch._C._functorch.peek_interpreter_stack, torch.is_grad_enabled
+        autocast, tracing, grad_enabled = (
+            torch._C._is_any_autocast_enabled, torch._C._get_tracing_state, torch.is_grad_enabled,
+        )  # fmt: skip
 
         def call(*args: object, **kwargs: object) -> object:
             if is_dynamo_compiling() or (inner is not None and inner in busy.operators):
@@ -177,12 +185,35 @@ class CallSite:
             # First of all: under a function mode even reading a shape is a call that the mode sees.
             if function_modes() and foreign_modes():
                 return self._count("function mode", args, kwargs)
-            signature: list[object] = []
+            values: tuple[Any, ...] = (*args, *kwargs.values()) if kwargs else args
             tensors: list[torch.Tensor] = []
-            values: tuple[Any, ...] = args
-            if kwargs:
-                signature.append(tuple(kwargs))
-                values = (*args, *kwargs.values())
+            if guesses:
+                identity: list[object] = [tuple(kwargs)] if kwargs else []
+                for value in values:
+                    kind = type(value)
+                    if kind is Tensor or kind is Parameter:
+                        tensors.append(value)
+                        identity.append(None)
+                    else:
+                        identity.append(id(value))
+                guess = guesses.get(tuple(identity))
+                if guess is not None:
+                    if dispatch_modes() or tracing() is not None or forward_ad._current_level >= 0 or autocast():
+                        return self._count(call_problem(by_autocast=False), args, kwargs)
+                    for tensor in tensors:
+                        if tensor.is_neg() or (tensor.requires_grad and grad_enabled()):
+                            break
+                    else:
+                        try:
+                            status, result = guess.attempt(tensors)
+                        except RuntimeError:
+                            return self._not_passed(((), tensors, args, kwargs))
+                        if status == 0:
+                            guess.plan.counter[0] += 1
+                            return result
+                        self._misguessed(tuple(identity), guess, status)
+                tensors = []
+            signature: list[object] = [tuple(kwargs)] if kwargs else []
             try:
                 for value in values:
                     kind = type(value)
@@ -200,37 +231,15 @@ class CallSite:
             except (TypeError, RuntimeError):
                 # A subclass, a tracer's proxy, a tensor without strides, an unhashable argument.
                 return self._count("argument type", args, kwargs)
-            if plan is None:
-                return slow((key, tensors, args, kwargs))
             if isinstance(plan, Miss):
                 plan.counter[0] += 1
                 return self._fall_back(args, kwargs) if inner is None else original(*args, **kwargs)
-            if (
-                dispatch_modes()
-                or tracing() is not None
-                or functorch() is not None
-                or forward_ad._current_level >= 0
-                or (autocast() and not by_autocast)
-            ):
-                return self._count(call_problem(by_autocast=by_autocast), args, kwargs)
-            if plan.simple:
-                tensor = tensors[0]
-                if not (tensor.is_neg() or (tensor.requires_grad and grad_enabled())):
-                    output = empty_like(tensor)
-                    try:
-                        status = plan.launch(tensor, output, 0, 0)
-                    except RuntimeError:
-                        return self._not_passed((key, tensors, args, kwargs))
-                    if status == 0:
-                        plan.counter[0] += 1
-                        return output
-                    return self._not_launched(plan, status, (key, tensors, args, kwargs))
-            return self._run(plan, (key, tensors, args, kwargs))
+            return slow(plan, (key, tensors, args, kwargs))
 
         return functools.wraps(original)(call)
 
-    def _slow(self, call: Call) -> object:
-        """A signature that is not in the table: decide it, remember it, do it."""
+    def _slow(self, plan: Hit | None, call: Call) -> object:
+        """A signature that a kernel serves, or one that is not in the table: decide it, remember it, do it."""
         key, tensors, args, kwargs = call
         if not self._origin.active:
             return self._original(*args, **kwargs)
@@ -239,7 +248,7 @@ class CallSite:
             problem = "layout"
         if problem:
             return self._count(problem, args, kwargs)
-        return self._follow(self._remember(key, self._plan(call, aligned=True)), call)
+        return self._follow(plan or self._remember(key, self._plan(call, aligned=True)), call)
 
     def _follow(self, plan: Hit | Miss, call: Call) -> object:
         if isinstance(plan, Hit):
@@ -250,11 +259,8 @@ class CallSite:
     def _run(self, plan: Hit, call: Call) -> object:
         """Check what differs between calls of one signature, then launch."""
         _, tensors, args, kwargs = call
-        for tensor in tensors:
-            if tensor.is_neg():
-                return self._count("layout", args, kwargs)
-            if tensor.requires_grad and torch.is_grad_enabled():
-                return self._count("grad", args, kwargs)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return self._count("grad", args, kwargs)
         if plan.entry.variant.mutates:
             problem = plan.memory_problem(tensors)
             if problem:
@@ -265,6 +271,8 @@ class CallSite:
             return self._not_passed(call)
         if status == 0:
             plan.counter[0] += 1
+            if plan.portable:
+                self._learn(plan, call)
             return result
         return self._not_launched(plan, status, call)
 
@@ -286,10 +294,7 @@ class CallSite:
         """
         key, tensors, args, kwargs = call
         if status < 0:
-            raise ForgeError(
-                f"{self._table.name}: the kernel of {plan.entry.variant.label} failed with error {-status}",
-                hint="leave the variant out of the package, or set KFORGE_DISABLE=1 to run without kernels",
-            )
+            raise self._failure(plan, status)
         # Signatures take full alignment for granted; another entry may ask for less.
         exact = (key, tuple(alignment_of(t.data_ptr()) for t in tensors))
         second = self._plans.get(exact)
@@ -299,6 +304,39 @@ class CallSite:
             refusals = plan.entry.binary.refusals
             return self._count(refusals[status - 1] if status <= len(refusals) else f"code {status}", args, kwargs)
         return self._follow(second, (exact, tensors, args, kwargs))
+
+    def _failure(self, plan: Hit, status: int) -> ForgeError:
+        return ForgeError(
+            f"{self._table.name}: the kernel of {plan.entry.variant.label} failed with error {-status}",
+            hint="leave the variant out of the package, or set KFORGE_DISABLE=1 to run without kernels",
+        )
+
+    def _learn(self, plan: Hit, call: Call) -> None:
+        """Expect the next call with the same arguments beside the tensors to belong to the same variant."""
+        _, tensors, args, kwargs = call
+        values = (*args, *kwargs.values())
+        rest = [v for v in values if not isinstance(v, torch.Tensor)]
+        if self._by_autocast or len(self._guesses) >= _MAX_GUESSES or len(rest) + len(tensors) != len(values):
+            return
+        if not all(type(v) in _ATOMS or type(v) is float or _is_constant(v) for v in rest):
+            return
+        named = [tuple(kwargs)] if kwargs else []
+        identity = (*named, *(None if isinstance(v, torch.Tensor) else id(v) for v in values))
+        with self._table.lock:
+            if self._origin.active and self._wrong_guesses.get(identity, 0) < _MAX_WRONG_GUESSES:
+                self._guesses[identity] = Guess(plan=plan, attempt=attempt_of(plan), holds=tuple(rest))
+
+    def _misguessed(self, identity: Key, guess: Guess, status: int) -> None:
+        """The guard in the binary refused what was expected to fit: the call goes the exact way instead.
+
+        Raises:
+            ForgeError: it was no refusal; the launch failed.
+        """
+        with self._table.lock:
+            self._wrong_guesses[identity] = self._wrong_guesses.get(identity, 0) + 1
+            self._guesses.pop(identity, None)
+        if status < 0:
+            raise self._failure(guess.plan, status)
 
     def _plan(self, call: Call, *, aligned: bool) -> Hit | Miss:
         _, tensors, args, kwargs = call
@@ -346,6 +384,11 @@ class CallSite:
             return self._original(*args, **kwargs)
         finally:
             busy.operators = outer
+
+
+def _is_constant(value: object) -> bool:
+    """Whether a value can never change: a tuple of atoms. A list can, without becoming another object."""
+    return type(value) is tuple and all(type(v) in _ATOMS or type(v) is float for v in value)
 
 
 def _swap(value: object, supply: Iterator[torch.Tensor]) -> object:

@@ -12,6 +12,7 @@ from kernelforge.capture.facts import memory_aliases
 from kernelforge.cards.types import TensorPattern, Variant
 from kernelforge.dispatch.decide import Admitted
 from kernelforge.dispatch.types import Kernel
+from kernelforge.operators import get_operator
 from kernelforge.package.types import Entry
 
 _WORKSPACE_ALIGNMENT = 256
@@ -31,21 +32,22 @@ class Hit:
     """Calls of this signature go to a kernel, if their memory allows it.
 
     Attributes:
-        simple: one input, one output like it, no workspace, no varying float, CPU: the fast path of the wrapper.
         order: for each input of the variant its position among the call's tensors.
         outputs: how to allocate them. scalars: in the variant's order.
         device: CUDA device index, or -1.
+        portable: the plan holds for every call of the variant with the same arguments beside the tensors: its one
+            output is like an input, it needs no workspace, and no argument depends on a size.
     """
 
     entry: Entry
     launch: Callable[..., int]
     counter: list[int]
-    simple: bool
     order: tuple[int, ...]
     outputs: tuple[Output, ...]
     scalars: tuple[float, ...]
     workspace_bytes: int
     device: int
+    portable: bool
 
     def memory_problem(self, tensors: Sequence[torch.Tensor]) -> str:
         """The term of the guard that the call's memory fails, or "". Only operators that write an input can fail."""
@@ -97,12 +99,61 @@ def hit_plan(admitted: Admitted, kernel: Kernel, tensors: Sequence[torch.Tensor]
     outputs = tuple(_output(p, variant, admitted, inputs) for p in variant.outputs)
     workspace = kernel.workspace_bytes([admitted.dims[d.name] for d in variant.dims])
     scalars = tuple(admitted.scalars[s.name] for s in variant.scalars)
-    device = inputs[0].get_device()
-    simple = len(inputs) == len(tensors) == 1 and [o[0] for o in outputs] == [0] and not variant.mutates
+    portable = len(outputs) == 1 and not variant.mutates and not workspace and _like_an_input(variant, outputs[0][0])
     return Hit(
         entry=admitted.entry, launch=kernel.launch, counter=counter, order=order, outputs=outputs, scalars=scalars,
-        workspace_bytes=workspace, device=device, simple=simple and not workspace and not scalars and device < 0,
+        workspace_bytes=workspace, device=inputs[0].get_device(), portable=portable,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """A portable plan that the next call of a call site probably fits.
+
+    Attributes:
+        attempt: the call's tensors -> status (0 launched, else nothing was done or the launch failed), result.
+        holds: the arguments by whose identity the guess is found; held, so that no other object gets their id.
+    """
+
+    plan: Hit
+    attempt: Callable[[Sequence[torch.Tensor]], tuple[int, object]]
+    holds: tuple[object, ...]
+
+
+def attempt_of(plan: Hit) -> Callable[[Sequence[torch.Tensor]], tuple[int, object]]:
+    """The launch of a portable plan without any look at shapes: the binary refuses what does not fit."""
+    launch, order, scalars, device, empty_like = plan.launch, plan.order, plan.scalars, plan.device, torch.empty_like
+    like = plan.outputs[0][0]
+
+    def on_cpu_of_one(tensors: Sequence[torch.Tensor]) -> tuple[int, object]:
+        tensor = tensors[0]
+        output = empty_like(tensor)
+        return launch(tensor, output, 0, 0), output
+
+    def on_cpu(tensors: Sequence[torch.Tensor]) -> tuple[int, object]:
+        inputs = [tensors[i] for i in order]
+        output = empty_like(inputs[like])
+        return launch(*inputs, output, *scalars, 0, 0), output
+
+    def on_cuda(tensors: Sequence[torch.Tensor]) -> tuple[int, object]:
+        # Another device may be of another kind, which the binary cannot know.
+        if any(t.get_device() != device for t in tensors):
+            return 1, None
+        inputs = [tensors[i] for i in order]
+        output = empty_like(inputs[like])
+        return launch(*inputs, output, *scalars, 0, torch._C._cuda_getCurrentRawStream(device)), output
+
+    if device >= 0:
+        return on_cuda
+    return on_cpu_of_one if order == (0,) and not scalars else on_cpu
+
+
+def _like_an_input(variant: Variant, like: int) -> bool:
+    """Whether the output has the pattern of that input whatever the dims, and no argument follows a size."""
+    if like < 0 or get_operator(variant.operator).varying_ints:
+        return False
+    given, made = variant.tensors[like], variant.outputs[0]
+    return (given.shape, given.stride, given.dtype) == (made.shape, made.stride, made.dtype)
 
 
 def _output(pattern: TensorPattern, variant: Variant, admitted: Admitted, inputs: Sequence[torch.Tensor]) -> Output:

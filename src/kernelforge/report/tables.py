@@ -268,15 +268,26 @@ def _entry_grid(entries: Sequence[EntryRow]) -> Grid:
 
 def _entry_record(entry: EntryRow) -> Record:
     low, high = (entry.speedup.low, entry.speedup.high) if entry.speedup else (None, None)
-    decisions = ", ".join(f"{mode}: {what}" for mode, what in entry.decisions.items())
     return Record(
         (
             Cell(entry.label), Cell(entry.backend), Cell(entry.target),
             Cell(format_speedup(entry.speedup.median if entry.speedup else None)),
             Cell(format_interval(low, high), "dim"), Cell(entry.audit),
         ),
-        "; ".join(p for p in (entry.describe, decisions) if p),
+        "; ".join([entry.describe, *_decision_phrases(entry.decisions)]),
     )  # fmt: skip
+
+
+def _decision_phrases(decisions: Mapping[str, str]) -> list[str]:
+    """Modes of dispatch with the same decision in one phrase: "eager mode: use", "graphed mode: off (not measured)"."""
+    modes: dict[str, list[str]] = {}
+    for mode, decision in decisions.items():
+        modes.setdefault(decision, []).append(mode)
+    phrases = []
+    for decision, names in sorted(modes.items(), key=lambda item: item[0] != DECISION_USE):
+        what = f"off ({decision.removeprefix(DECISION_EAGER)})" if decision.startswith(DECISION_EAGER) else decision
+        phrases.append(f"{' and '.join(names)} mode: {what}")
+    return phrases
 
 
 def check_grid(checks: Sequence[CheckRow]) -> Grid:

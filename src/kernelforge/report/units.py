@@ -93,6 +93,8 @@ def parse_duration(text: str) -> float:
 
 
 def _three_digits(value: float) -> str:
+    if 0 < abs(value) < 0.0995:
+        return f"{value:.3f}" if abs(value) >= 0.0005 else "<0.001"
     if abs(value) < 9.995:
         return f"{value:.2f}"
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"

@@ -63,7 +63,7 @@ def _compiler(flavour: Flavour, settings: Settings) -> tuple[str, ...]:
     """The command line with {source} and {output} left open."""
     if flavour == "cuda":
         nvcc = _find((settings.nvcc, "nvcc", "/usr/local/cuda/bin/nvcc"), "nvcc", "KFORGE_NVCC")
-        host = ("-std=gnu11", "-g1", *_WARNINGS, "-fopenmp", "-rdynamic")
+        host = ("-g1", *_WARNINGS, "-fopenmp", "-rdynamic")
         return (
             nvcc, "-O2", "-DKFORGE_CUDA", "-cudart", "static", "-Xcompiler", ",".join(host), "{source}",
             "-o", "{output}", "-ldl", "-Xlinker", "--no-as-needed", "-lgomp",

@@ -104,9 +104,11 @@ def _further(record: VariantRecord, cap_bytes: int, generator: random.Random) ->
             if dims is not None:
                 scalars = draw_scalars(variant.scalars, generator)
                 yield SizeChoice(dims=dims, scalars=scalars, why=f"{kind} of {dim.name}")
-    for _ in range(SECRET_POINTS):
+    drawn: set[tuple[int, ...]] = set()
+    for _ in range(8 * SECRET_POINTS):
         point = secret_point(record, cap_bytes=cap_bytes, generator=generator)
-        if point is not None:
+        if point is not None and len(drawn) < SECRET_POINTS:
+            drawn.add(tuple(point.dims.values()))
             yield point
 
 

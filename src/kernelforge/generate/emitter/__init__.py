@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from kernelforge.cards.types import Variant
+from kernelforge.generate.emitter.emit_cpp import emit_cpp
+from kernelforge.generate.emitter.emit_cuda import emit_cuda
 from kernelforge.generate.emitter.expressions import Backend
 from kernelforge.generate.emitter.graph import trace
 from kernelforge.generate.emitter.loops import Nest, nest
@@ -24,6 +26,4 @@ def loop_nest(variant: Variant, operator: Operator) -> Nest:
 
 def emit(loops: Nest, schedule: Schedule, variant: Variant, backend: Backend) -> str:
     """One self-contained source file, without prelude and glue."""
-    from kernelforge.generate.emitter.emit_cpp import emit_cpp
-
-    return emit_cpp(loops, schedule, variant)
+    return emit_cuda(loops, schedule, variant) if backend == "cuda" else emit_cpp(loops, schedule, variant)

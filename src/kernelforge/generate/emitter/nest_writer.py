@@ -60,7 +60,7 @@ class NestWriter(ABC):
         return f"{access.tensor}_row" if moves else access.tensor
 
     def row_axes(self) -> tuple[int, ...]:
-        inner = (self.nest.inner,) if self.nest.inner is not None and self.schedule.mapping == "tile" else ()
+        inner = (self.nest.inner,) if self.nest.inner is not None and self.schedule.mapping != "flat" else ()
         return (*self.nest.outer, *inner)
 
     def outer_indices(self) -> list[str]:

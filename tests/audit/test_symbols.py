@@ -1,0 +1,120 @@
+"""The audit of binaries, against `nm` and against compiled sources."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelforge.audit.elf import ElfError, read_shared_object
+from kernelforge.audit.symbols import audit_binary, label_of
+from kernelforge.audit.types import AuditKind, AuditLabel
+from kernelforge.verify.types import Rejected, RejectReason
+
+HONEST = """
+#include <cmath>
+#include <vector>
+extern "C" int launch(const float* x, float* out) {
+  std::vector<float> row(64);
+  #pragma omp parallel for
+  for (int i = 0; i < 64; ++i) out[i] = std::exp(x[i]) + row[i];
+  return 0;
+}
+"""
+
+
+def compile_shared(source: str, folder: Path, *flags: str) -> Path:
+    """Compile a source to a shared object as a candidate is."""
+    (folder / "k.cpp").write_text(source)
+    command = ["g++", "-O2", "-fPIC", "-fopenmp", "-c", "k.cpp", "-o", "k.o"]
+    subprocess.run(command, cwd=folder, check=True)
+    subprocess.run(["g++", "-shared", "k.o", "-o", "k.so", *flags], cwd=folder, check=True)
+    return folder / "k.so"
+
+
+def names_by_nm(path: Path) -> tuple[set[str], set[str]]:
+    """Undefined and defined dynamic symbols according to nm."""
+    done = subprocess.run(["nm", "-D", str(path)], capture_output=True, text=True, check=True)
+    undefined: set[str] = set()
+    defined: set[str] = set()
+    for line in done.stdout.splitlines():
+        *_, kind, name = line.split()
+        (undefined if kind in "Uwv" else defined).add(name.split("@")[0])
+    return undefined, defined
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm to compare with")
+def test_symbols_are_those_of_nm(tmp_path: Path) -> None:
+    built = compile_shared(HONEST, tmp_path)
+    for path in (built, Path(torch.__file__).parent / "lib" / "libshm.so"):
+        mine = read_shared_object(path)
+        undefined, defined = names_by_nm(path)
+        assert set(mine.undefined) == undefined and set(mine.defined) == defined
+
+
+def test_an_honest_kernel_is_generated(tmp_path: Path) -> None:
+    label = audit_binary(compile_shared(HONEST, tmp_path), device="cpu")
+    assert isinstance(label, AuditLabel) and label.kind is AuditKind.GENERATED
+    assert any("libm" in e or "exp" in e for e in label.evidence)
+
+
+def test_a_stripped_binary_reads_the_same(tmp_path: Path) -> None:
+    path = compile_shared(HONEST, tmp_path)
+    before = read_shared_object(path)
+    subprocess.run(["strip", str(path)], check=True)
+    assert read_shared_object(path) == before
+
+
+@pytest.mark.parametrize(
+    ("symbol", "kind"), [("cublasGemmEx", AuditKind.BACKEND), ("mkl_sgemm", AuditKind.BACKEND),
+                         ("_ZN2at4reluERKNS_6TensorE", AuditKind.BACKEND), ("my_own", AuditKind.GENERATED)],
+)  # fmt: skip
+def test_vendor_symbols_are_named(tmp_path: Path, symbol: str, kind: AuditKind) -> None:
+    source = f'extern "C" void {symbol}(); extern "C" int launch() {{ {symbol}(); return 0; }}'
+    label = audit_binary(compile_shared(source, tmp_path), device="cpu")
+    assert isinstance(label, AuditLabel) and label.kind is kind
+    assert kind is AuditKind.GENERATED or f"imports {symbol}" in label.evidence
+
+
+@pytest.mark.parametrize(
+    ("call", "header", "reason"),
+    [
+        ('dlopen("x", 1)', "dlfcn.h", RejectReason.DELEGATED),
+        ('dlsym(nullptr, "x")', "dlfcn.h", RejectReason.DELEGATED),
+        ('system("x")', "cstdlib", RejectReason.TAMPER),
+        ("fork()", "unistd.h", RejectReason.TAMPER),
+        ("socket(1, 1, 0)", "sys/socket.h", RejectReason.TAMPER),
+        ("syscall(39)", "unistd.h", RejectReason.TAMPER),
+        ("_exit(0)", "unistd.h", RejectReason.TAMPER),
+        ('fopen("x", "r")', "cstdio", RejectReason.TAMPER),
+    ],
+)
+def test_reaching_out_is_rejected(tmp_path: Path, call: str, header: str, reason: RejectReason) -> None:
+    source = f'#include <{header}>\nextern "C" int launch() {{ (void){call}; return 0; }}'
+    verdict = audit_binary(compile_shared(source, tmp_path), device="cpu")
+    assert isinstance(verdict, Rejected) and verdict.reason is reason
+    assert call.split("(", maxsplit=1)[0] in verdict.detail
+
+
+def test_a_search_path_of_its_own_is_rejected(tmp_path: Path) -> None:
+    verdict = audit_binary(compile_shared(HONEST, tmp_path, "-Wl,-rpath,/tmp"), device="cpu")
+    assert isinstance(verdict, Rejected) and verdict.reason is RejectReason.DELEGATED
+
+
+def test_torch_itself_is_a_backend() -> None:
+    library = Path(torch.__file__).parent / "lib" / "libtorch_python.so"
+    assert label_of(read_shared_object(library)).kind is AuditKind.BACKEND
+
+
+def test_what_is_no_binary(tmp_path: Path) -> None:
+    whole = compile_shared(HONEST, tmp_path).read_bytes()
+    for index, data in enumerate((b"", b"text", whole[:100], whole[: len(whole) // 3], b"\x7fELF\x02\x01" + bytes(60))):
+        path = tmp_path / f"bad{index}.so"
+        path.write_bytes(data)
+        with pytest.raises(ElfError):
+            read_shared_object(path)
+        verdict = audit_binary(path, device="cpu")
+        assert isinstance(verdict, Rejected) and verdict.reason is RejectReason.TAMPER
