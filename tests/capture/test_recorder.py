@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def test_python_operators_in_place(mode: Any) -> None:
     assert only(record(model), "add").call.mutates == (0,)
 
 
-def test_a_changed_input_that_overlaps_another_is_not_forged() -> None:
+def test_a_changed_input_that_is_another_one_too_is_not_forged() -> None:
     def model() -> None:
         x = torch.arange(8.0)
-        x[:4].add_(x[2:6])
+        x.add_(x)
 
     observed = only(record(model), "add")
     assert observed.call.aliases == ((0, 1),)
@@ -193,7 +194,7 @@ def test_coverage_is_the_captured_share_of_the_wall_time() -> None:
 
 
 def test_samples_are_recorded_together() -> None:
-    recording = record([lambda n=n: torch.relu(torch.ones(n)) for n in (2, 3)])
+    recording = record([partial(torch.relu, torch.ones(n)) for n in (2, 3)])
     assert [c.call.tensors[0].shape for c in recording.calls if c.call.operator == "relu"] == [(2,), (3,)]
     assert recording.samples == 2
 

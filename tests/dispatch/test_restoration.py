@@ -123,8 +123,8 @@ def test_a_foreign_patch_inside_stays_and_the_wrapper_below_becomes_a_pass_throu
     with pytest.warns(RuntimeWarning, match="torch.softmax"), package.dispatch():
         ours = torch.softmax
 
-        def foreign(*args: object, **kwargs: object) -> object:
-            return ours(*args, **kwargs)  # type: ignore[arg-type]
+        def foreign(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+            return ours(tensor, dim)
 
         torch.softmax = foreign  # type: ignore[assignment]
         torch.softmax(x, 1)

@@ -1,10 +1,10 @@
 """Eager dispatch: call sites of torch are replaced while a package is active. Owns the wrapper and its tables.
 
 There are two ways through a wrapper. The exact one looks up the call's signature (shapes, strides, dtypes, device, all
-other arguments by value and type) in a dict: the guard decides each signature once. The quick one guesses: the call
-before with the same other arguments (the very same objects) went to a kernel whose output has the shape of an input;
-it launches that kernel, whose binary checks dtype, shape, strides and alignment itself, and if it refuses goes the exact
-way. Grad mode, lazy bits and the state of torch are looked at in each call, on both.
+other arguments by value and type) in a dict: the guard decides each signature once. The quick one guesses: the last
+call with the very same other arguments went to a kernel whose output has the shape of an input; it launches that kernel,
+whose binary checks dtype, shape, strides and alignment itself, and goes the exact way if it refuses. Grad mode, lazy
+bits and the state of torch are looked at in each call, on both.
 
 `torch.ops.*` is left alone: operator overloads are keys of torch's own tables, which a wrapper must not enter.
 """
@@ -176,7 +176,7 @@ class CallSite:
         Tensor, atoms = torch.Tensor, _ATOMS
         dispatch_modes, function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
         autocast, tracing, grad_enabled = (
-            torch._C._is_any_autocast_enabled, torch._C._get_tracing_state, torch.is_grad_enabled,
+            torch._C._is_any_autocast_enabled, torch._C._is_tracing, torch.is_grad_enabled,
         )  # fmt: skip
 
         def call(*args: object, **kwargs: object) -> object:
@@ -198,7 +198,7 @@ class CallSite:
                         identity.append(id(value))
                 guess = guesses.get(tuple(identity))
                 if guess is not None:
-                    if dispatch_modes() or tracing() is not None or forward_ad._current_level >= 0 or autocast():
+                    if dispatch_modes() or tracing() or forward_ad._current_level >= 0 or autocast():
                         return self._count(call_problem(by_autocast=False), args, kwargs)
                     for tensor in tensors:
                         if tensor.is_neg() or (tensor.requires_grad and grad_enabled()):
@@ -244,7 +244,7 @@ class CallSite:
         if not self._origin.active:
             return self._original(*args, **kwargs)
         problem = call_problem(by_autocast=self._by_autocast)
-        if not problem and not all(map(is_plain, tensors)):
+        if not problem and any(t.is_neg() if plan else not is_plain(t) for t in tensors):
             problem = "layout"
         if problem:
             return self._count(problem, args, kwargs)

@@ -19,7 +19,7 @@ def call_problem(*, by_autocast: bool) -> str:
         return "dispatch mode"
     if foreign_modes():
         return "function mode"
-    if torch._C._get_tracing_state() is not None:
+    if torch._C._is_tracing():
         return "tracing"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "functorch"
@@ -47,6 +47,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and tensor.device.type in _DEVICES
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
     )
 

@@ -55,10 +55,19 @@ MAX_FINISH = """\
 
 AVERAGE_FINISH = """\
     const int64_t h_first = oh * STRIDE_H - PAD_H, h_last = std::min(h_first + KERNEL_H, height + PAD_H);
-    const int64_t h_padded = h_last - h_first, h_inside = std::min(h_last, height) - std::max<int64_t>(h_first, 0);
+    const int64_t h_area = $H_AREA;
     for (int64_t ow = 0; ow < out_width; ++ow) {
       const int64_t w_first = ow * STRIDE_W - PAD_W, w_last = std::min(w_first + KERNEL_W, width + PAD_W);
-      const int64_t w_padded = w_last - w_first, w_inside = std::min(w_last, width) - std::max<int64_t>(w_first, 0);
+      const int64_t w_area = $W_AREA;
+      $ACC total = 0;
+      for (int64_t kw = 0; kw < KERNEL_W; ++kw) total += column[ow * STRIDE_W + kw];
+      const $ACC average = total / static_cast<$ACC>(h_area * w_area);
+      result[ow] = $STORE_AVERAGE;
+    }"""
+
+FIXED_FINISH = """\
+#pragma omp simd
+    for (int64_t ow = 0; ow < out_width; ++ow) {
       $ACC total = 0;
       for (int64_t kw = 0; kw < KERNEL_W; ++kw) total += column[ow * STRIDE_W + kw];
       const $ACC average = total / static_cast<$ACC>($DIVISOR);

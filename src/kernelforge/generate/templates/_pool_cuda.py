@@ -113,11 +113,20 @@ MAX_FINISH = """\
 
 AVERAGE_FINISH = """\
   const int h_first = oh * STRIDE_H - PAD_H, h_last = min(h_first + KERNEL_H, height + PAD_H);
-  const int h_padded = h_last - h_first, h_inside = min(h_last, height) - max(h_first, 0);
+  const int h_area = $H_AREA;
 #pragma unroll
   for (int o = 0; o < OUTPUTS; ++o) {
     const int w_first = base + o * STRIDE_W - PAD_W, w_last = min(w_first + KERNEL_W, width + PAD_W);
-    const int w_padded = w_last - w_first, w_inside = min(w_last, width) - max(w_first, 0);
+    const int w_area = $W_AREA;
+    $ACC total = 0;
+#pragma unroll
+    for (int kw = 0; kw < KERNEL_W; ++kw) total += column[o * STRIDE_W + kw];
+    result.item[o] = $T(total / static_cast<$ACC>(h_area * w_area));
+  }"""
+
+FIXED_FINISH = """\
+#pragma unroll
+  for (int o = 0; o < OUTPUTS; ++o) {
     $ACC total = 0;
 #pragma unroll
     for (int kw = 0; kw < KERNEL_W; ++kw) total += column[o * STRIDE_W + kw];

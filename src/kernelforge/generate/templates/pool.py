@@ -38,7 +38,7 @@ def sources(variant: Variant, backend: Backend, weights: Weights) -> Iterator[Te
     common = {
         "PLANES": extent_product(source.shape[:-2]), "H": c_extent(source.shape[-2]), "W": c_extent(source.shape[-1]),
         "OUT_H": c_extent(result.shape[-2]), "OUT_W": c_extent(result.shape[-1]), "INDEX": index_type(variant),
-        "ACC": "double" if source.dtype == "float64" else "float",
+        "BACKEND": backend, "ACC": "double" if source.dtype == "float64" else "float",
     }  # fmt: skip
     if variant.operator == "adaptive_avg_pool2d":
         yield from _adaptive(variant, backend, common, weights)
@@ -62,16 +62,27 @@ def _window(variant: Variant, common: Mapping[str, str]) -> dict[str, str]:
     values = dict(common)
     if variant.operator == "max_pool2d":
         dilation = _integers(variant, "dilation")
-        values.update(DILATION_H=str(dilation[0]), DILATION_W=str(dilation[1]), START="-INFINITY", DIVISOR="1")
+        values.update(DILATION_H=str(dilation[0]), DILATION_W=str(dilation[1]), START="-INFINITY", DIVISOR="")
         return values
     if variant.operator != "avg_pool2d":
         raise Unforgeable(f"the pool template does not make {variant.operator}")
-    padded = bool(variant.argument("count_include_pad"))
-    override = variant.argument("divisor_override")
-    area = "h_padded * w_padded" if padded else "h_inside * w_inside"
-    divisor = area if override is None else "v::divisor_override"
-    values.update(DILATION_H="1", DILATION_W="1", START=f"{values['ACC']}(0)", DIVISOR=divisor)
+    override, padding = variant.argument("divisor_override"), _integers(variant, "padding")
+    # Windows that end inside the padding are counted whole or only inside the image, as the caller chose.
+    whole = not variant.argument("ceil_mode") and (bool(variant.argument("count_include_pad")) or padding == (0, 0))
+    inside = not variant.argument("count_include_pad")
+    smallest, largest = ("std::min", "std::max<int64_t>") if values["BACKEND"] == "cpp" else ("min", "max")
+    areas = {
+        axis.upper() + "_AREA": f"{smallest}({axis}_last, {size}) - {largest}({axis}_first, 0)" if inside
+        else f"{axis}_last - {axis}_first"
+        for axis, size in (("h", "height"), ("w", "width"))
+    }  # fmt: skip
+    divisor = "v::divisor_override" if override is not None else "KERNEL_H * KERNEL_W" if whole else ""
+    values.update(DILATION_H="1", DILATION_W="1", START=f"{values['ACC']}(0)", DIVISOR=divisor, **areas)
     return values
+
+
+def _average(values: Mapping[str, str], fixed: str, varying: str) -> str:
+    return fixed if values["DIVISOR"] else varying
 
 
 def _parts(texts: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
@@ -94,7 +105,7 @@ def _window_cpp(variant: Variant, common: Mapping[str, str]) -> Iterator[Templat
     )  # fmt: skip
     texts = {
         "COMBINE": _pool_cpp.MAX_COMBINE if largest else _pool_cpp.SUM_COMBINE,
-        "FINISH": _pool_cpp.MAX_FINISH if largest else _pool_cpp.AVERAGE_FINISH,
+        "FINISH": _pool_cpp.MAX_FINISH if largest else _average(values, _pool_cpp.FIXED_FINISH, _pool_cpp.AVERAGE_FINISH),
     }
     values.update(_parts(texts, values))
     for grain in (1 << 15, 1 << 13, 1 << 17):
@@ -130,7 +141,7 @@ def _window_cuda(variant: Variant, common: Mapping[str, str]) -> Iterator[Templa
         }  # fmt: skip
         texts = {
             "COMBINE": _pool_cuda.MAX_COMBINE if largest else _pool_cuda.SUM_COMBINE,
-            "FINISH": _pool_cuda.MAX_FINISH if largest else _pool_cuda.AVERAGE_FINISH, "LAUNCH": launch,
+            "FINISH": _pool_cuda.MAX_FINISH if largest else _average(values, _pool_cuda.FIXED_FINISH, _pool_cuda.AVERAGE_FINISH), "LAUNCH": launch,
         }  # fmt: skip
         own.update(_parts(texts, own))
         made = True
