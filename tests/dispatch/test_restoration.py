@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ import torch.nn.functional as F
 
 from kernelforge.dispatch.loading import LoadedPackage
 from kernelforge.operators import get_operator, operator_names, resolve_target
+from kernelforge.settings import Settings
 
 Make = Callable[..., LoadedPackage]
 MARK = 1 / 1024  # what each test kernel adds to its result
@@ -149,3 +153,33 @@ def test_a_python_function_of_torch_counts_a_miss_once(make: Make, x: torch.Tens
         for _ in range(3):
             F.softmax(x, 0)
     assert package.stats()[0].misses == {"argument": 3}
+
+
+COMPILED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+import torch.nn.functional as F
+from kernelforge.dispatch.loading import load
+from kernelforge.settings import load_settings
+
+def model(x):
+    return F.softmax(x, 1) + torch.softmax(x * 2.0, 1).relu_()
+
+x = torch.rand(4, 8)
+want = model(x)
+package = load(sys.argv[1], settings=replace(load_settings({}), cache_dir=Path(sys.argv[2])))
+with package.dispatch():
+    inside = torch.compile(model, fullgraph=True, backend="eager")
+    got = inside(x), inside(x)
+after = inside(x), torch.compile(lambda x: model(x), fullgraph=True, backend="eager")(x)
+print([torch.allclose(y, want, atol=1 / 128) for y in got], [torch.equal(y, want) for y in after])
+"""
+
+
+def test_code_compiled_inside_runs_as_ever_inside_and_after(write: Callable[..., Path], settings: Settings) -> None:
+    """In a fresh process: what torch learns of its functions during dispatch must not outlive it."""
+    command = [sys.executable, "-c", COMPILED, str(write("softmax")), str(settings.cache_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[True, True] [True, True]", done.stderr

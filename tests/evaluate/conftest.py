@@ -96,7 +96,7 @@ def backend(settings: Settings) -> Backend:
 @pytest.fixture(scope="session")
 def judge(settings: Settings, backend: Backend) -> Iterator[Judge]:
     """One thread: the machines that run tests are busy, and the verdicts are what is tested, not the times."""
-    quick = Protocol(budget_s=0.1, min_pairs=4)
+    quick = Protocol(budget_s=0.1, min_pairs=4, busy_share=1.0)
     limits = Limits(wall_s=3.0, memory_bytes=1 << 30)
     with Judge(settings, device="cpu", backend=backend, threads=1, protocol=quick, limits=limits) as made:
         yield made

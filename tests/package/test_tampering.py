@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import stat
 import struct
 import subprocess
@@ -260,7 +259,7 @@ def test_the_cache_must_be_this_users(written: Path, tmp_path: Path) -> None:
     binary = read_package(written).entries[0].binary
     cache = tmp_path / "cache"
     (cache / "elsewhere").mkdir(parents=True)
-    os.symlink("elsewhere", cache / "packages")
+    (cache / "packages").symlink_to("elsewhere")
     with pytest.raises(EnvironmentMissing, match="not a folder of this user"):
         extract_binary(binary, cache)
 

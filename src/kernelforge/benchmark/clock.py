@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Sequence
+
+import psutil
 
 from kernelforge.benchmark.machine import MachineFacts
 
@@ -23,6 +27,49 @@ def environment(facts: MachineFacts, *, device: str, threads: int, torch_version
         text.pop("dispatch_overhead_us")
         text["gpu_clocks"] = gpu_clocks()
     return text
+
+
+class ForeignLoad:
+    """How much of the machine's CPUs others used since the object was made. Not thread-safe.
+
+    Args:
+        pids: our own processes besides this one; one that is gone by the end counts as foreign from its last look.
+    """
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = (os.getpid(), *pids)
+        self._started, self._busy, self._own = time.monotonic(), _busy_s(), self._own_s()
+
+    def share(self) -> float:
+        """Foreign CPU time over all CPU time there was, in [0, 1]."""
+        wall = max(time.monotonic() - self._started, 1e-3)
+        foreign = _busy_s() - self._busy - max(self._own_s() - self._own, 0.0)
+        return min(max(foreign / (wall * (os.cpu_count() or 1)), 0.0), 1.0)
+
+    def _own_s(self) -> float:
+        total = 0.0
+        for pid in self._pids:
+            try:
+                times = psutil.Process(pid).cpu_times()
+            except psutil.Error:
+                continue
+            total += times.user + times.system
+        return total
+
+
+def wait_until_quiet(pids: Sequence[int], *, share: float, timeout_s: float) -> None:
+    """Wait until others use less than `share` of the CPUs for a quarter of a second, or until the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        load = ForeignLoad(pids)
+        time.sleep(0.25)
+        if load.share() < share:
+            return
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.system)
 
 
 def gpu_clocks() -> str:

@@ -101,8 +101,8 @@ def _check_sizes(variant: Variant) -> list[str]:
         elements = "".join(f" * t[{i}]->shape[{axis}]" for axis in range(len(pattern.shape)))
         lines.append(f"  {{ const int64_t elements = 1{elements}; if (elements > largest) largest = elements; }}")
         lines.append(
-            f"  if ((reinterpret_cast<uintptr_t>(t[{i}]->data) + t[{i}]->byte_offset) % {pattern.alignment} != 0) "
-            f"KF_REFUSE({10 + 7 * i});"
+            f"  if ((reinterpret_cast<uintptr_t>(t[{i}]->data) + t[{i}]->byte_offset) % {pattern.alignment} != 0 || "
+            f"(!t[{i}]->data && 1{elements} != 0)) KF_REFUSE({10 + 7 * i});  // null: a tensor without memory"
         )
     lines.append(f"  if (largest > {variant.max_elements}LL || largest < {variant.min_elements}LL) KF_REFUSE(3);")
     return lines

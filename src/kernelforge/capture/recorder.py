@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernelforge.capture.collector import ExampleCollector, ExampleSink
 from kernelforge.capture.facts import autocast_dtype, capability_of, describe_call, memory_aliases, tensor_spec
-from kernelforge.capture.fastpaths import UNREACHABLE, FusedModules, OperatorCounter, missing_operators, plain_run
+from kernelforge.capture.fastpaths import UNREACHABLE, FusedModules, OperatorNames, plain_run
 from kernelforge.capture.outputs import changed_inputs, describe_outputs, input_versions, unforgeable_reason
 from kernelforge.capture.signatures import group_key, is_metadata, signature
 from kernelforge.capture.threads import watch_threads
@@ -50,7 +50,7 @@ class _Slot:
         self.example: int | None = None
         self.group = ""
         self.inside: Counter[tuple[int, ...]] = Counter()
-        self.observed: Mapping[str, int] | None = None
+        self.observed: frozenset[str] | None = None
 
     def mean_us(self) -> float:
         """Mean time of a call; a first call that was watched more closely than the others does not count."""
@@ -70,6 +70,7 @@ class _Recorder(TorchFunctionMode):
         self.examples = examples
         self.modules = modules
         self.watching = False
+        self.watched: set[str] = set()
         self.by_signature: dict[object, _Slot] = {}
         self.by_call: dict[object, _Slot] = {}
         self.unknown: dict[object, _Slot | None] = {}
@@ -98,7 +99,8 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def _state(self) -> tuple[object, ...]:
-        return torch.is_grad_enabled(), torch.is_autocast_enabled(self.device), torch.get_autocast_dtype(self.device)
+        cast = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
+        return torch.is_grad_enabled(), cast
 
     def _unknown(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if func not in self.unknown:
@@ -167,13 +169,14 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def _watched(self, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Time a call and, in the sample that also ran plain, note the aten operators it runs."""
-        if not self.watching:
+        """Time a call and, in the sample that also ran plain, once per group note the aten operators it runs."""
+        if not self.watching or slot.group in self.watched:
             return self._timed(slot, func, args, kwargs)
-        counter = OperatorCounter()
-        with counter:
+        self.watched.add(slot.group)
+        observer = OperatorNames()
+        with observer:
             result = self._timed(slot, func, args, kwargs)
-        slot.first, slot.observed = slot.seconds, counter.counts
+        slot.first, slot.observed = slot.seconds, observer.names
         return result
 
     def _register(self, key: object, slot: _Slot) -> _Slot:
@@ -230,12 +233,12 @@ def record(
     with watch_threads(warnings), modules.tracked():
         wall = _run_samples(samples, recorder, name, watching=plain is not None)
     _read_events(recorder)
-    unreachable = _unreachable(recorder, modules, plain or {}, warnings)
+    unreachable = _unreachable(recorder, modules, plain or frozenset(), warnings)
     digests = examples.flush(example_store) if examples is not None and example_store is not None else {}
     return _result(recorder, unreachable, digests, warnings, wall=wall, samples=len(samples))
 
 
-def _warm_up(call: Callable[[], object], modules: FusedModules, device: str) -> Counter[str] | None:
+def _warm_up(call: Callable[[], object], modules: FusedModules, device: str) -> frozenset[str] | None:
     """The plain run, with the random state left as it was; None if the model fails, which the recorded run reports."""
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -276,22 +279,16 @@ def _read_events(recorder: _Recorder) -> None:
 
 
 def _unreachable(
-    recorder: _Recorder, modules: FusedModules, plain: Mapping[str, int], warnings: list[str]
+    recorder: _Recorder, modules: FusedModules, plain: frozenset[str], warnings: list[str]
 ) -> dict[int, int]:
     """How many calls of each slot (by id) do not happen without the recorder; adds a warning if there are any."""
     result: dict[int, int] = {}
-    groups: dict[str, bool] = {}
     slots = [s for s in recorder.slots() if s.call is not None]
+    # Calls that differ in sizes only share the fate of the one that was watched.
+    lost = {s.group for s in slots if s.observed is not None and s.observed - plain}
     for slot in slots:
         inside = sum(n for stack, n in slot.inside.items() if modules.fused & set(stack))
-        if slot.observed is not None:
-            missing = bool(missing_operators(slot.observed, plain))
-            groups[slot.group] = groups.get(slot.group, True) and missing
-            inside = slot.calls if missing else inside
-        result[id(slot)] = inside
-    for slot in slots:  # sizes that only later samples had share the fate of their kin
-        if slot.observed is None and groups.get(slot.group, False):
-            result[id(slot)] = slot.calls
+        result[id(slot)] = slot.calls if slot.group in lost else inside
     names = sorted({s.name for s in slots if result[id(s)]})
     if names:
         total = sum(result.values())

@@ -40,33 +40,35 @@ def signature(
         mutating: the function changes an input, so that any overlap of its inputs matters, not only equal addresses.
     """
     tensors: list[torch.Tensor] = []
+    addresses: list[int] = []
     try:
-        key: tuple[object, ...] = (func, state, *[_part(a, tensors) for a in args])
+        key: tuple[object, ...] = (func, state, *[_part(a, tensors, addresses) for a in args])
         if kwargs:
-            key += tuple([(k, _part(v, tensors)) for k, v in kwargs.items()])
-        if len(tensors) > 1:
-            addresses = [t.data_ptr() for t in tensors]
-            key += tuple([addresses.index(a) for a in addresses])
-            if mutating:
-                key += memory_aliases(tensors)
+            key += tuple([(k, _part(v, tensors, addresses)) for k, v in kwargs.items()])
     except (TypeError, RuntimeError, NotImplementedError):
         return None  # no plain memory, or a value that cannot be compared
+    if len(addresses) > 1:
+        key += tuple(map(addresses.index, addresses))
+        if mutating:
+            key += memory_aliases(tensors)
     return key
 
 
-def _part(value: Any, tensors: list[torch.Tensor]) -> object:
+def _part(value: Any, tensors: list[torch.Tensor], addresses: list[int]) -> object:
     if isinstance(value, torch.Tensor):
+        address = value.data_ptr()
         tensors.append(value)
+        addresses.append(address)
         return (
             value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.is_neg(),
-            value.is_conj(), _ALIGNMENT[value.data_ptr() & 15],
+            value.is_conj(), _ALIGNMENT[address & 15],
         )  # fmt: skip
     if isinstance(value, _PLAIN):
         return value.__class__, value
     if isinstance(value, tuple | list):
-        return tuple([_part(item, tensors) for item in value])
+        return tuple([_part(item, tensors, addresses) for item in value])
     if isinstance(value, slice):
-        return slice, _part((value.start, value.stop, value.step), tensors)
+        return slice, _part((value.start, value.stop, value.step), tensors, addresses)
     if value is Ellipsis:
         return value
     raise TypeError(f"no key for a {type(value).__name__}")

@@ -141,11 +141,10 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.numel() <= _CHUNK or tensor.ndim == 0:
+    if tensor.numel() <= _CHUNK:
         yield tensor.reshape(-1).to(torch.float64)
-    elif tensor.is_contiguous():
-        for part in torch.split(tensor.view(-1), _CHUNK):
-            yield part.to(torch.float64)
-    else:
-        for part in tensor.unbind(0):
-            yield from _chunks(part)
+        return
+    axis = max(range(tensor.ndim), key=lambda a: tensor.shape[a])
+    step = max(1, tensor.shape[axis] * _CHUNK // tensor.numel())
+    for start in range(0, tensor.shape[axis], step):
+        yield from _chunks(tensor.narrow(axis, start, min(step, tensor.shape[axis] - start)))

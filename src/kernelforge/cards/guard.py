@@ -191,16 +191,21 @@ def _same(seen: Value, wanted: Value, dims: dict[str, int], scalars: dict[str, f
     if isinstance(wanted, DimRef):
         return type(seen) is int and dims.setdefault(wanted.name, seen) == seen
     if isinstance(wanted, ScalarRef):
-        return type(seen) is float and scalars.setdefault(wanted.name, seen) == seen
+        return type(seen) is float and _equal(scalars.setdefault(wanted.name, seen), seen)
     if isinstance(wanted, tuple):
         if not isinstance(seen, tuple) or len(seen) != len(wanted):
             return False
         return all(_same(s, w, dims, scalars) for s, w in zip(seen, wanted, strict=True))
     if type(seen) is not type(wanted):
         return False  # True, 1 and 1.0 are different arguments
-    return seen == wanted or (
-        isinstance(seen, float) and isinstance(wanted, float) and math.isnan(seen) and math.isnan(wanted)
-    )
+    return _equal(seen, wanted)
+
+
+def _equal(first: Value, second: Value) -> bool:
+    """Equality in which NaN equals NaN."""
+    if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
+        return math.isnan(second)
+    return first == second
 
 
 def _refuse(term: Term, what: str, seen: object, wanted: object) -> Refused:

@@ -50,11 +50,13 @@ class LoadedPackage:
     """A package on this machine. Thread-safe."""
 
     def __init__(self, package: Package, states: Sequence[EntryState]) -> None:
-        from kernelforge.dispatch.eager import EagerTable
+        from kernelforge.dispatch.eager import Activation
+        from kernelforge.dispatch.tables import Tables
 
         self.package = package
         self.states = tuple(states)
-        self._table = EagerTable(self.states, name=str(package.path))
+        self._tables = Tables(self.states, name=str(package.path))
+        self._activation = Activation(self._tables)
 
     @contextmanager
     def dispatch(self, model: object = None) -> Iterator[LoadedPackage]:  # noqa: ARG002 - see its description
@@ -68,15 +70,15 @@ class LoadedPackage:
             model: the model that will be called; any object. It says what is meant and limits nothing: a patch of
                 torch's functions cannot see which model calls.
         """
-        self._table.enter()
+        self._activation.enter()
         try:
             yield self
         finally:
-            self._table.leave()
+            self._activation.leave()
 
     def stats(self) -> tuple[StatRow, ...]:
         """Hits and misses since loading, one row per entry."""
-        return self._table.stats()
+        return self._tables.stats()
 
     def explain(self, operator_name: str, *args: object, **kwargs: object) -> Admitted | Refused:
         """Which entry would serve a call of this operator, with these arguments, in the present state of torch.
@@ -97,7 +99,7 @@ class LoadedPackage:
         view = describe([(operator, form) for form in operator.entries], args, kwargs)
         if isinstance(view, str):
             return Refused(term="call", detail=view, by_variant={})
-        return decide(self._table.guarded, view.facts)
+        return decide(self._tables.guarded, view.facts)
 
 
 def _load_entry(entry: Entry, package: Package, machine: Machine, settings: Settings) -> EntryState:

@@ -22,11 +22,13 @@ from kernelforge.runner.protocol import BufferSet
 from kernelforge.verify.cases import CAPTURED, CaseMaker, CasePlan, Level
 from kernelforge.verify.checks.power import power_of
 from kernelforge.verify.prepare import TIMING_ALIGNMENT, Baseline, PreparedCase, buffers_of, prepare
-from kernelforge.verify.sizes import SizeChoice
+from kernelforge.verify.sizes import SizeChoice, footprint_bytes
 
 logger = logging.getLogger(__name__)
 
 FRESH_CASES = 3
+LARGE_BYTES = 128 << 20
+"""Above this a fresh case takes a second; one is drawn instead of three, and the timed sets are checked besides."""
 STRENGTHENING_ROUNDS = 3
 CHECKED_SETS = 2
 _STRONG = ("normal", "scaled", "mixed")
@@ -70,7 +72,9 @@ class Workbench:
     def fresh(self, record: VariantRecord, examples: ExampleStore) -> tuple[PreparedCase, ...]:
         """Cases for one candidate alone."""
         maker = self._entry(record, examples)[0]
-        return self._prepared(maker, maker.fresh_plans(FRESH_CASES))
+        plans = maker.fresh_plans(FRESH_CASES)
+        large = any(footprint_bytes(record.variant, p.choice.dims) > LARGE_BYTES for p in plans)
+        return self._prepared(maker, plans[:1] if large else plans)
 
     def certificate(self, record: VariantRecord, examples: ExampleStore) -> tuple[PreparedCase, ...]:
         """The cases of the certificate, freshly drawn and not kept."""

@@ -100,7 +100,7 @@ class GeneratorOptions:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-class Unforgeable(Exception):  # noqa: N818 - control flow inside this stage: becomes `Exhausted`, never an error
+class Unforgeable(Exception):
     """This variant is outside what the emitter or a template can make, and why. Never leaves `generate`."""
 
     def __init__(self, reason: str) -> None:

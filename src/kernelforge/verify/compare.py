@@ -5,7 +5,6 @@ Owns `compare` and the words in which an error is described to whoever repairs t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,7 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from kernelforge.verify.tolerance import Expected, relative, tiny_of
+from kernelforge.verify.tolerance import Expected, relative, root_mean_square, tiny_of
 from kernelforge.verify.types import ErrorStatistics, RejectReason
 
 
@@ -59,11 +58,10 @@ def compare(expected: Expected, got: Tensor, *, emulations: Sequence[Tensor] = (
         return Mismatch(reason=RejectReason.WRONG_META, detail=detail)
     if expected.scale is None or expected.limit is None:
         return _compare_exact(expected, got)
-    bitwise = same_bits(got, want)
-    classes = None if bitwise else _compare_classes(expected, got)
-    if classes is not None:
-        return classes
-    return _compare_errors(expected, got, bitwise=bitwise, emulations=emulations)
+    if same_bits(got, want):
+        statistics = _statistics(expected, expected.eager_max_abs, expected.eager_rms_abs)
+        return Match(statistics=statistics, worst=expected.eager_worst, rms=expected.eager_rms, bitwise=True)
+    return _compare_classes(expected, got) or _compare_errors(expected, got, emulations)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -123,7 +121,7 @@ def _class_hint(got: Tensor, bad: Tensor) -> str:
     return ""
 
 
-def _compare_errors(expected: Expected, got: Tensor, *, bitwise: bool, emulations: Sequence[Tensor]) -> Comparison:
+def _compare_errors(expected: Expected, got: Tensor, emulations: Sequence[Tensor]) -> Comparison:
     assert expected.scale is not None and expected.limit is not None
     # Where eager's class is not the truth's, the truth is no number to compare with: eager's own value then is.
     target = torch.where(expected.truth.isfinite(), expected.truth, expected.eager.double())
@@ -131,9 +129,9 @@ def _compare_errors(expected: Expected, got: Tensor, *, bitwise: bool, emulation
     error = torch.where(finite, (got.double() - target).abs(), 0.0)
     tiny = tiny_of(got.dtype)
     worst, rms = relative(error, expected.scale, tiny=tiny)
-    statistics = _statistics(expected, error)
-    match = Match(statistics=statistics, worst=worst, rms=rms, bitwise=bitwise)
-    if bitwise or (worst <= expected.eager_worst and rms <= expected.eager_rms):
+    statistics = _statistics(expected, float(error.max()) if error.numel() else 0.0, root_mean_square(error))
+    match = Match(statistics=statistics, worst=worst, rms=rms, bitwise=False)
+    if worst <= expected.eager_worst and rms <= expected.eager_rms:
         return match
     bad = error > expected.limit
     if not bool(bad.any()) and rms <= expected.rms_limit:
@@ -154,14 +152,10 @@ def _compare_errors(expected: Expected, got: Tensor, *, bitwise: bool, emulation
     return Mismatch(reason=reason, detail=detail, worst_abs=statistics.max_abs)
 
 
-def _statistics(expected: Expected, error: Tensor) -> ErrorStatistics:
-    if error.numel() == 0:
-        return EXACT
-    eager = (expected.eager.double() - expected.truth).abs().nan_to_num(nan=0.0, posinf=0.0)
+def _statistics(expected: Expected, max_abs: float, rms: float) -> ErrorStatistics:
     return ErrorStatistics(
-        max_abs=float(error.max()), rms=math.sqrt(float(error.square().mean())),
-        eager_max_abs=float(eager.max()), eager_rms=math.sqrt(float(eager.square().mean())),
-    )  # fmt: skip
+        max_abs=max_abs, rms=rms, eager_max_abs=expected.eager_max_abs, eager_rms=expected.eager_rms_abs
+    )
 
 
 def _explained(expected: Expected, error: Tensor, rms: float, worst: float, emulations: Sequence[Tensor]) -> bool:

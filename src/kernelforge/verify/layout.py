@@ -47,7 +47,7 @@ def to_bytes(tensor: Tensor) -> memoryview:
 
 
 def from_bytes(data: bytes | bytearray | memoryview, spec: TensorSpec, device: torch.device) -> Tensor:
-    """The inverse of `to_bytes`; copies.
+    """The inverse of `to_bytes`; shares the memory of a bytearray, copies anything else.
 
     Raises:
         ValueError: the number of bytes is not the spec's.
@@ -57,7 +57,8 @@ def from_bytes(data: bytes | bytearray | memoryview, spec: TensorSpec, device: t
     dtype = torch_dtype(spec.dtype)
     if not len(data):
         return torch.empty(0, dtype=dtype, device=device).as_strided(spec.shape, spec.stride)
-    flat = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).to(device)
+    owned = data if isinstance(data, bytearray) else bytearray(data)
+    flat = torch.frombuffer(owned, dtype=torch.uint8).view(dtype).to(device)
     return flat.as_strided(spec.shape, spec.stride)
 
 

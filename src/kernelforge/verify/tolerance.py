@@ -61,6 +61,7 @@ class Expected:
         limit: float32, largest absolute error of each element; None for exact outputs.
         rms_limit: largest root mean square of error / scale.
         eager_worst, eager_rms: eager's own errors relative to the scale.
+        eager_max_abs, eager_rms_abs: the same in the output's own units.
     """
 
     eager: Tensor
@@ -70,6 +71,8 @@ class Expected:
     rms_limit: float
     eager_worst: float
     eager_rms: float
+    eager_max_abs: float = 0.0
+    eager_rms_abs: float = 0.0
 
     @property
     def tolerance(self) -> Tolerance:
@@ -110,7 +113,13 @@ def expect(eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, reductio
     return Expected(
         eager=eager, truth=truth, scale=scale.float(), limit=_round_up(limit), rms_limit=rms_limit,
         eager_worst=eager_worst, eager_rms=eager_rms,
+        eager_max_abs=float(error.max()) if error.numel() else 0.0, eager_rms_abs=root_mean_square(error),
     )  # fmt: skip
+
+
+def root_mean_square(error: Tensor) -> float:
+    """0.0 for no elements."""
+    return math.sqrt(float(error.square().mean())) if error.numel() else 0.0
 
 
 def relative(error: Tensor, scale: Tensor, *, tiny: float) -> tuple[float, float]:

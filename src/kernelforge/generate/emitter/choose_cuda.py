@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelforge.cards.types import Extent, Variant
-from kernelforge.generate.emitter.ir import Load, Store
 from kernelforge.generate.emitter.loops import Nest, bound, multiple_of
 from kernelforge.generate.emitter.schedule import Schedule
 from kernelforge.generate.types import Unforgeable
@@ -13,7 +12,8 @@ from kernelforge.operators.types import DTYPE_BYTES
 
 _MOST = 24
 _REGISTERS = 64  # floats of a row that a thread may keep
-_SHARED_BYTES = 200 * 1024  # dynamic shared memory of a block that every target from sm_90 on has; sm_80 has 163 KB
+_SHARED_BYTES = {"sm_80": 160 * 1024, "sm_90": 220 * 1024, "sm_100": 220 * 1024}  # of a block
+_SHARED_BYTES_ELSEWHERE = 96 * 1024
 
 
 def cuda_schedules(
@@ -35,9 +35,7 @@ def cuda_schedules(
 
 def vectors(nest: Nest, variant: Variant) -> tuple[int, ...]:
     """Widths of an access in elements, widest first: 16 bytes of the widest packed tensor, if all bases are aligned."""
-    packed: list[Load | Store] = [
-        a for a in (*nest.program.loads(), *nest.program.stores) if a.strides[nest.row] == Extent(1)
-    ]
+    packed = [a for a in nest.program.accesses() if a.strides[nest.row] == Extent(1)]
     if not packed:
         return (1,)
     alignments = dict(zip(variant.tensor_names(), (p.alignment for p in variant.tensors), strict=True))
@@ -47,7 +45,11 @@ def vectors(nest: Nest, variant: Variant) -> tuple[int, ...]:
     for vector in (8, 4, 2, 1):
         # A row whose length cannot be a multiple of the vector would run the scalar kernel anyway.
         fits = not (nest.outer or nest.program.reduced) or _can_divide(nest.length, variant, vector)
-        if vector * widest <= 16 and fits and all(vector * DTYPE_BYTES[a.dtype] <= alignments[a.tensor] for a in packed):
+        if (
+            vector * widest <= 16
+            and fits
+            and all(vector * DTYPE_BYTES[a.dtype] <= alignments[a.tensor] for a in packed)
+        ):
             result.append(vector)
     return tuple(result)
 
@@ -72,7 +74,9 @@ def _pointwise(nest: Nest, variant: Variant, dims: Mapping[str, int]) -> Iterabl
             for threads in (256, 128, 512) if big else (128, 256, 64):
                 for streaming in (True, False) if big else (False,):
                     if vector > 1 or not streaming:
-                        yield Schedule(mapping="flat", vector=vector, threads=threads, unroll=unroll, streaming=streaming)
+                        yield Schedule(
+                            mapping="flat", vector=vector, threads=threads, unroll=unroll, streaming=streaming
+                        )
 
 
 def _pointwise_rows(vector: int, length: int, *, long_rows: bool) -> Iterable[Schedule]:
@@ -103,7 +107,7 @@ def _rows(nest: Nest, variant: Variant, dims: Mapping[str, int]) -> Iterable[Sch
         # Few rows need many threads each; many rows are better off without barriers.
         found.sort(key=lambda s: _row_cost(s, rows, length))
         yield from found[:8]
-    if longest * compute_bytes <= 160 * 1024:
+    if longest * compute_bytes <= _SHARED_BYTES.get(variant.capability, _SHARED_BYTES_ELSEWHERE):
         for vector in vectors(nest, variant)[:1]:
             for threads in (512, 1024, 256):
                 yield Schedule(mapping="block_row", vector=vector, threads=threads, cache="shared", unroll=4)

@@ -17,7 +17,8 @@ __device__ __forceinline__ void store(T* place, const Pack<T, VEC>& pack) {
 """
 
 _COMBINE = {
-    ("sum", "float"): "a + b", ("sum", "double"): "a + b", ("max", "float"): "fmaxf(a, b)", ("max", "double"): "fmax(a, b)",
+    ("sum", "float"): "a + b", ("sum", "double"): "a + b",
+    ("max", "float"): "fmaxf(a, b)", ("max", "double"): "fmax(a, b)",
     ("amax", "float"): "(b > a || b != b) ? b : a", ("amax", "double"): "(b > a || b != b) ? b : a",
     ("amin", "float"): "(b < a || b != b) ? b : a", ("amin", "double"): "(b < a || b != b) ? b : a",
 }  # fmt: skip

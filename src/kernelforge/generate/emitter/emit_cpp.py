@@ -12,7 +12,21 @@ from kernelforge.generate.emitter.schedule import Schedule
 from kernelforge.generate.emitter.signature import launch_head
 from kernelforge.generate.emitter.stages import Pass, passes
 
-_TAKEN = ("row", "col", "rows", "length", "columns", "kept", "workspace", "tile", "tiles", "first", "width", "c", "item")
+_TAKEN = (
+    "row",
+    "col",
+    "rows",
+    "length",
+    "columns",
+    "kept",
+    "workspace",
+    "tile",
+    "tiles",
+    "first",
+    "width",
+    "c",
+    "item",
+)
 
 
 def emit_cpp(nest: Nest, schedule: Schedule, variant: Variant) -> str:
@@ -35,10 +49,20 @@ class _Emitter(NestWriter):
         functions = cpu_functions(self.writer.functions | self._functions)
         constants = []
         if self.schedule.mapping == "tile":
-            constants.append(f"constexpr int64_t TILE = {self.schedule.vector};  // columns that go through the passes together")
-        constants.append(f"constexpr int64_t GRAIN = {self.schedule.grain};  // points below which one thread does it all")
+            constants.append(
+                f"constexpr int64_t TILE = {self.schedule.vector};  // columns that go through the passes together"
+            )
+        constants.append(
+            f"constexpr int64_t GRAIN = {self.schedule.grain};  // points below which one thread does it all"
+        )
         head = f"// {self.program.title} on the CPU. Schedule: {self.schedule.describe()}"
-        lines = [launch_head(self.variant, "cpp"), "  (void)workspace;", *("  " + line for line in body), "  return 0;", "}"]
+        lines = [
+            launch_head(self.variant, "cpp"),
+            "  (void)workspace;",
+            *("  " + line for line in body),
+            "  return 0;",
+            "}",
+        ]
         # Pragmas start at the margin.
         lines = [line.lstrip() if line.lstrip().startswith("#pragma") else line.rstrip() for line in lines]
         return "\n".join([head, *([functions] if functions else []), *constants, "", *lines, ""])
@@ -100,11 +124,9 @@ class _Emitter(NestWriter):
             lines += self._loop(step, "length", kept=kept)
         for reduce in step.reduces:
             self.rows.known[reduce] = self.writer.names[reduce]
-        for index in step.row_stores:
-            store = self.program.stores[index]
-            lines += self.rows.hoisted([store.value])
-            statements, (text,) = self.rows.point([store.value], {})
-            lines += [*statements, f"{self.place(store, '')} = {self._stored(store, text)};"]
+        for position in step.row_stores:
+            statements, write = self.row_store(position)
+            lines += [*statements, write]
         return lines
 
     def _loop(
@@ -116,13 +138,13 @@ class _Emitter(NestWriter):
         if simd:
             lines.append(" ".join(["#pragma omp simd", *(self._clause(r) for r in step.reduces if clauses)]))
         lines.append(f"for (int64_t {index} = 0; {index} < {end}; ++{index}) {{")
-        reads = {v: kept for v in step.reads} if kept else {}
+        reads = dict.fromkeys(step.reads, kept) if kept else {}
         roots = self.roots(step)
         body, texts = self.rows.point(roots, reads)
         for reduce, text in zip(step.reduces, texts, strict=False):
             body += self._accumulate(reduce, text, total)
-        for index, text in zip(step.stores, texts[len(step.reduces) :], strict=True):
-            store = self.program.stores[index]
+        for position, text in zip(step.stores, texts[len(step.reduces) :], strict=True):
+            store = self.program.stores[position]
             body.append(f"{self.place(store, 'col')} = {self._stored(store, text)};")
         if kept and step.keeps and step.keeps != step.reads:
             value = step.keeps[0]
@@ -187,14 +209,17 @@ class _Emitter(NestWriter):
         lines = self._column_values(roots)
         for reduce in step.reduces:
             name, zero = self.writer.names[reduce], self.writer.zero_point(self.reduce_kind(reduce))
-            lines += [f"{self.program.compute} {name}[TILE];", f"std::fill_n({name}, TILE, {self.program.compute}({zero}));"]
+            lines += [
+                f"{self.program.compute} {name}[TILE];",
+                f"std::fill_n({name}, TILE, {self.program.compute}({zero}));",
+            ]
         if roots:
             loop = self._loop(step, "width", kept=kept, index="c", total="[c]", clauses=False)
             lines += ["for (int64_t col = 0; col < length; ++col) {", *("  " + line for line in loop), "}"]
         for reduce in step.reduces:
             self.rows.known[reduce] = f"{self.writer.names[reduce]}[c]"
-        for index in step.row_stores:
-            store = self.program.stores[index]
+        for position in step.row_stores:
+            store = self.program.stores[position]
             statements, (text,) = self.rows.point([store.value], {})
             body = [*statements, f"{self.place(store, '')} = {self._stored(store, text)};"]
             lines += ["for (int64_t c = 0; c < width; ++c) {", *("  " + line for line in body), "}"]
@@ -206,7 +231,11 @@ class _Emitter(NestWriter):
         for value in self.rows.invariants(roots):
             name = f"column_{self.writer.names[value]}"
             body, (text,) = self.rows.point([value], {})
-            lines += [f"{self.program.compute} {name}[TILE];", "#pragma omp simd", "for (int64_t c = 0; c < width; ++c) {"]
+            lines += [
+                f"{self.program.compute} {name}[TILE];",
+                "#pragma omp simd",
+                "for (int64_t c = 0; c < width; ++c) {",
+            ]
             lines += [*("  " + line for line in body), f"  {name}[c] = {text};", "}"]
             self.rows.known[value] = f"{name}[c]"
         return lines

@@ -16,7 +16,8 @@ Backend: TypeAlias = Literal["cpp", "cuda"]
 _COMMON: Mapping[str, str] = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "quotient": "{0} / {1}",
     "neg": "-{0}", "reciprocal": "1 / {0}", "relu": "{0} < 0 ? 0 : {0}",
-    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}",
+    "eq": "{0} == {1}", "ne": "{0} != {1}",
+    "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}",
     "logical_and": "{0} && {1}", "logical_or": "{0} || {1}", "logical_not": "!{0}",
     "select": "{0} ? {1} : {2}",
     # Written so that a NaN in {0} stays.
@@ -144,7 +145,7 @@ class Writer:
 
     def _cast(self, dtype: str, text: str, kind: Kind) -> str:
         if dtype == "bool":
-            return f"{_atom(text)} != 0"
+            return f"{atom(text)} != 0"
         return f"static_cast<{self.c_type(kind)}>({text})"
 
     def operation(self, operation: str, kind: Kind, texts: Sequence[str]) -> str:
@@ -152,7 +153,7 @@ class Writer:
         single = self.program.compute == "float"
         if self._fast and single and operation in _FAST:
             return _FAST[operation].format(*texts)
-        arguments = [_atom(t) for t in texts]
+        arguments = [atom(t) for t in texts]
         if operation in _COMMON:
             text = _COMMON[operation].format(*arguments)
             if operation == "relu" and kind == "real":
@@ -172,8 +173,8 @@ class Writer:
         return f"{operation}{'f' if single else ''}({', '.join(texts)})"
 
 
-def _atom(text: str) -> str:
-    """In parentheses, unless it already is a name, a number, or a call."""
+def atom(text: str) -> str:
+    """A C expression in parentheses, unless it already is a name, a number, or a call."""
     if re.fullmatch(r"[\w.]+|[\d.]+e[-+]\d+f?", text):
         return text
     depth = 0

@@ -10,7 +10,7 @@ static inline uint32_t to_bits(float value) { uint32_t bits; std::memcpy(&bits, 
 """
 
 _EXP = """\
-// exp to 1 ulp, without branches so that loops vectorise: 2**n * p(r) with n = round(x / ln 2). inf, -inf, nan as std::exp.
+// exp to 1 ulp, without branches so that loops vectorise: 2**n * p(r), n = round(x / ln 2). inf and nan as std::exp.
 static inline float fast_exp(float x) {
   const float bounded = x > 89.0f ? 89.0f : (x < -104.0f ? -104.0f : x);
   const float shifted = std::fma(bounded, 1.44269504f, 12582912.0f);  // n lands in the low bits
@@ -27,7 +27,8 @@ static inline float fast_exp(float x) {
   // 2**n as two factors: n reaches 128 and -150.
   const int32_t power = static_cast<int32_t>(to_bits(shifted)) - 0x4b400000;
   const int32_t half = power >> 1;
-  return p * from_bits(static_cast<uint32_t>(half + 127) << 23) * from_bits(static_cast<uint32_t>(power - half + 127) << 23);
+  const float first = from_bits(static_cast<uint32_t>(half + 127) << 23);
+  return p * first * from_bits(static_cast<uint32_t>(power - half + 127) << 23);
 }
 """
 

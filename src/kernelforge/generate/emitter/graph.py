@@ -14,7 +14,7 @@ from kernelforge.cards.types import Variant
 from kernelforge.digest import Json, encode_float
 from kernelforge.generate.types import Unforgeable
 
-Argument: TypeAlias = "Ref | ScalarArg | bool | int | float | str | None | tuple[Argument, ...]"
+Argument: TypeAlias = "Ref | ScalarArg | bool | int | float | str | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)

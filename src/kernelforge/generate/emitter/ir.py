@@ -157,5 +157,5 @@ class Program:
         stores = tuple(replace(s, strides=move(s.strides)) for s in self.stores)
         return replace(self, axes=axes, values=values, stores=stores)
 
-    def accesses(self) -> tuple[tuple[Extent, ...], ...]:
-        return tuple(load.strides for load in self.loads()) + tuple(s.strides for s in self.stores)
+    def accesses(self) -> tuple[Load | Store, ...]:
+        return (*self.loads(), *self.stores)

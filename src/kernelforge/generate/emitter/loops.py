@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from kernelforge.cards.types import Extent, Variant
 from kernelforge.generate.emitter.ir import Axis, Program
@@ -14,7 +15,7 @@ _ZERO, _ONE = Extent(0), Extent(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nest:
-    """A program whose axes are [outer..., row, inner]: `row` is the reduced axis, or the last one of a pointwise program.
+    """A program whose axes are [outer..., row, inner]; `row` is the reduced axis, or the last of a pointwise program.
 
     Attributes:
         outer: axes before the row, flattened into one index `row` of the source.
@@ -48,9 +49,10 @@ class Nest:
         return self.program.varies((self.row,))
 
 
-def product(extents: object) -> Extent:
+def product(extents: Iterable[Extent]) -> Extent:
+    """The product of extents."""
     result = Extent(1)
-    for extent in extents:  # type: ignore[attr-defined]
+    for extent in extents:
         result = result.times(extent)
     return result
 
@@ -120,18 +122,26 @@ def _merged(program: Program) -> Program:
     while axis + 1 < len(program.axes):
         outer, inner = program.axes[axis], program.axes[axis + 1]
         fits = outer.reduced == inner.reduced and all(
-            strides[axis] == (strides[axis + 1].times(inner.size) if strides[axis + 1] != _ZERO else _ZERO)
-            for strides in program.accesses()
+            _continues(access.strides, axis, inner.size) for access in program.accesses()
         )
         if not fits:
             axis += 1
             continue
         joint = Axis(size=outer.size.times(inner.size), reduced=outer.reduced)
         axes = (*program.axes[:axis], joint, *program.axes[axis + 2 :])
-        at = axis
-        program = program.with_strides(axes, lambda strides, at=at: (*strides[:at], *strides[at + 1 :]))  # type: ignore[misc]
+        program = program.with_strides(axes, partial(_without, axis))
         axis = 0
     return program
+
+
+def _without(axis: int, strides: tuple[Extent, ...]) -> tuple[Extent, ...]:
+    return (*strides[:axis], *strides[axis + 1 :])
+
+
+def _continues(strides: tuple[Extent, ...], axis: int, inner_size: Extent) -> bool:
+    """Whether a step along an axis is a whole run along the next one, or neither moves."""
+    inner = strides[axis + 1]
+    return strides[axis] == (inner.times(inner_size) if inner != _ZERO else _ZERO)
 
 
 def _is_wide(variant: Variant) -> bool:

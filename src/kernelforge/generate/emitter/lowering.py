@@ -27,7 +27,9 @@ from kernelforge.generate.emitter.ir import (
 from kernelforge.generate.emitter.rules import REDUCTIONS, RULES
 from kernelforge.generate.types import Unforgeable
 
-_COMPUTABLE = frozenset({"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"})
+_COMPUTABLE = frozenset(
+    {"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"}
+)
 _PREFERRED_NAMES = {"input": "x", "weight": "w", "self": "x"}
 
 
@@ -147,7 +149,9 @@ class Builder:
         strides = self._strides(pattern, self.rank - len(pattern.shape) if align is None else align)
         tensor = self._names[name]
         return self.add(
-            Load(tensor, pattern.dtype, strides), kind_of(pattern.dtype), _PREFERRED_NAMES.get(tensor, f"{tensor}_value")
+            Load(tensor, pattern.dtype, strides),
+            kind_of(pattern.dtype),
+            _PREFERRED_NAMES.get(tensor, f"{tensor}_value"),
         )
 
     def parameter_tensor(self, argument: Argument, align: int) -> int | None:
@@ -187,15 +191,15 @@ class Builder:
         targets = [(self._graph.outputs[i], name, pattern) for i, (name, pattern) in enumerate(
             zip(self._variant.output_names(), self._variant.outputs, strict=True))]  # fmt: skip
         for index in self._variant.mutates:
-            targets.append((self._graph.inputs[index], self._variant.tensor_names()[index], self._variant.tensors[index]))
+            targets.append(
+                (self._graph.inputs[index], self._variant.tensor_names()[index], self._variant.tensors[index])
+            )
         stores = []
         for source, name, pattern in targets:
             if not isinstance(self._results.get(source), int):
                 raise Unforgeable(f"{name} is not computed in the graph")
             value = self.cast(self.operand(Ref(source)), kind_of(pattern.dtype))
-            stores.append(
-                Store(tensor=name, dtype=pattern.dtype, strides=self._store_strides(pattern), value=value)
-            )
+            stores.append(Store(tensor=name, dtype=pattern.dtype, strides=self._store_strides(pattern), value=value))
         axes = tuple(Axis(size=size, reduced=i in self._reduced) for i, size in enumerate(self.shape))
         dtypes = {p.dtype for p in (*self._variant.tensors, *self._variant.outputs)}
         return Program(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from kernelforge.cards.types import Extent, Variant
-from kernelforge.generate.emitter.expressions import Backend, Writer, c_extent, scaled
+from kernelforge.generate.emitter.expressions import Backend, Writer, atom, c_extent, scaled
 from kernelforge.generate.emitter.ir import Count, Load, Program, Reduce, ReduceKind, Store
 from kernelforge.generate.emitter.loops import Nest
 from kernelforge.generate.emitter.schedule import Schedule
@@ -45,6 +45,9 @@ class NestWriter(ABC):
     @abstractmethod
     def _load(self, access: Load) -> str: ...
 
+    @abstractmethod
+    def _stored(self, store: Store, text: str) -> str: ...
+
     def roots(self, step: Pass) -> list[int]:
         reduced = [self.program.arguments(r)[0] for r in step.reduces]
         return reduced + [self.program.stores[i].value for i in step.stores]
@@ -53,6 +56,13 @@ class NestWriter(ABC):
         definition = self.program.values[reduce].definition
         assert isinstance(definition, Reduce)
         return definition.kind
+
+    def row_store(self, position: int) -> tuple[list[str], str]:
+        """A store of a value that is the same for the whole row: statements before it, and the store itself."""
+        store = self.program.stores[position]
+        lines = self.rows.hoisted([store.value])
+        statements, (text,) = self.rows.point([store.value], {})
+        return [*lines, *statements], f"{self.place(store, '')} = {self._stored(store, text)};"
 
     def row_name(self, access: Load | Store) -> str:
         """The pointer to the access' row: the tensor itself where that is the same for all rows."""
@@ -69,15 +79,15 @@ class NestWriter(ABC):
             return []
         lines, rest = [], "row"
         for axis in reversed(self.nest.outer):
-            size = c_extent(self.program.axes[axis].size)
+            size = atom(c_extent(self.program.axes[axis].size))
             last = axis == self.nest.outer[0]
-            lines.append(f"const {self.index} i{axis} = {rest}" + (";" if last else f" % ({size});"))
-            rest = f"{rest} / ({size})"
+            lines.append(f"const {self.index} i{axis} = {rest}" + (";" if last else f" % {size};"))
+            rest = f"{rest} / {size}"
         return lines
 
     def pointers(self) -> list[str]:
         lines = {}
-        for access in (*self.program.loads(), *self.program.stores):
+        for access in self.program.accesses():
             offsets = self.offsets(access.strides)
             if offsets:
                 place = " + ".join([access.tensor, *offsets])

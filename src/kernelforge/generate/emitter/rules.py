@@ -1,6 +1,6 @@
 """Lowering rules: ATen operator -> values of the loop IR. One function, or one line of a table, per operator.
 
-"quotient" is a division whose divisor is at least 1 and whose result may flush to 0 where it is below 1e-37; "div" is exact.
+"quotient" is a division by at least 1 whose result may flush to 0 where it is below 1e-37; "div" is exact.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ def passes(nest: Nest, *, keep_loads: bool) -> tuple[Pass, ...]:
     levels = max(depth)
     roots: list[list[int]] = []
     for level in range(levels):
-        reduces = [i for i, v in enumerate(program.values) if isinstance(v.definition, Reduce) and depth[i] == level + 1]
+        reduces = [
+            i for i, v in enumerate(program.values) if isinstance(v.definition, Reduce) and depth[i] == level + 1
+        ]
         roots.append(reduces)
     element_stores = [i for i, s in enumerate(program.stores) if varying[s.value] or not program.reduced]
     row_stores = [i for i in range(len(program.stores)) if i not in element_stores]

@@ -1,7 +1,7 @@
 """Texts of the group_norm template."""
 
 CPP = """\
-// group_norm on the CPU: mean, variance and result of a group in three passes over its run of memory. Schedule: $SCHEDULE
+// group_norm on the CPU: mean, variance and result of a group in three passes over its memory. Schedule: $SCHEDULE
 $FUNCTIONS
 constexpr int64_t GROUPS = v::num_groups;
 constexpr int64_t BLOCK = 4096;  // elements summed in $ACC before they join the total in double
@@ -109,8 +109,10 @@ __device__ Moments block_moments(const $T* x, Index first, Index last) {
     i += UNROLL * THREADS * VEC;
   }
   Moments own = {count, 0, 0};
-  if (count > 0) own = {count, shift + sum / count, fmaxf(squares - sum * (sum / count), 0.0f)};
-  // fmaxf drops a nan; the mean keeps it.
+  if (count > 0) {
+    const float distances = squares - sum * (sum / count);
+    own = {count, shift + sum / count, distances < 0 ? 0.0f : distances};  // rounding below 0; nan stays
+  }
   own = warp_merged(own);
   __shared__ Moments partial[THREADS / 32];
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = own;
@@ -153,7 +155,8 @@ normalise(const $T* __restrict__ input, $PARAMETERS$T* __restrict__ out,
   Pack<VEC> pack[UNROLL];
 #pragma unroll
   for (int u = 0; u < UNROLL; ++u)
-    if (first + u * (THREADS * VEC) < spatial) pack[u] = *reinterpret_cast<const Pack<VEC>*>(x + first + u * (THREADS * VEC));
+    if (first + u * (THREADS * VEC) < spatial)
+      pack[u] = *reinterpret_cast<const Pack<VEC>*>(x + first + u * (THREADS * VEC));
 
   __shared__ float shared_mean, shared_rstd;
   if (threadIdx.x < 32) {
@@ -183,8 +186,8 @@ normalise(const $T* __restrict__ input, $PARAMETERS$T* __restrict__ out,
 extern "C" size_t workspace_bytes($DIMS) { return sizeof(Moments) * size_t($BATCH) * GROUPS * SPLITS; }
 
 template <int VEC>
-static void run(const $T* input, $PARAMETERS$T* out, Moments* partials, int64_t batch, int64_t channels, int64_t spatial,
-                double eps, cudaStream_t stream) {
+static void run(const $T* input, $PARAMETERS$T* out, Moments* partials, int64_t batch, int64_t channels,
+                int64_t spatial, double eps, cudaStream_t stream) {
   const int64_t group_channels = channels / GROUPS, size = group_channels * spatial;
   const int64_t runs = (spatial + UNROLL * THREADS * VEC - 1) / (UNROLL * THREADS * VEC);
   group_moments<VEC><<<unsigned(batch * GROUPS * SPLITS), THREADS, 0, stream>>>(input, partials, Index(size));
@@ -246,9 +249,11 @@ $HEAD
   const unsigned blocks = unsigned(batch * GROUPS);
   const int group_channels = int(channels / GROUPS);
   if (spatial % $VECTOR == 0)
-    group_norm_kernel<$VECTOR><<<blocks, THREADS, 0, stream>>>(input, $ARGUMENTS out, Index(spatial), group_channels, $EPS);
+    group_norm_kernel<$VECTOR><<<blocks, THREADS, 0, stream>>>(
+        input, $ARGUMENTS out, Index(spatial), group_channels, $EPS);
   else
-    group_norm_kernel<1><<<blocks, THREADS, 0, stream>>>(input, $ARGUMENTS out, Index(spatial), group_channels, $EPS);
+    group_norm_kernel<1><<<blocks, THREADS, 0, stream>>>(
+        input, $ARGUMENTS out, Index(spatial), group_channels, $EPS);
   return cudaGetLastError();
 }
 """

@@ -2,7 +2,7 @@
 
 NEAREST_INDEX = """\
 // The input index of output index o, as torch computes it: exact for the same and the double size, else in float.
-$DEVICE $INT source_index($INT o, $INT size, $INT out_size, float scale) {
+$DEVICE $INT source_index($INT o, $INT size, $INT$OUT_SIZE, float scale) {
 $EXACT  return std::min(static_cast<$INT>(std::floor((static_cast<float>(o)$OFFSET) * scale)), size - 1);
 }"""
 
@@ -93,7 +93,7 @@ CPP_LINEAR = (
 )
 
 CUDA = """\
-// $MODE interpolation: a thread makes VEC adjacent outputs of one row and writes them in one access. Schedule: $SCHEDULE
+// $MODE interpolation: a thread makes VEC adjacent outputs of a row and writes them at once. Schedule: $SCHEDULE
 constexpr int THREADS = $THREADS;
 using Index = $INDEX;
 
@@ -126,9 +126,11 @@ $HEAD
   const int64_t vectors = out_width % $VECTOR == 0 ? count / $VECTOR : count;
   const unsigned blocks = unsigned((vectors + THREADS - 1) / THREADS);
   if (out_width % $VECTOR == 0)
-    interpolate_kernel<$VECTOR><<<blocks, THREADS, 0, stream>>>(input, out, Index(vectors), height, width, out_height, out_width, scale_h, scale_w);
+    interpolate_kernel<$VECTOR><<<blocks, THREADS, 0, stream>>>(
+        input, out, Index(vectors), height, width, out_height, out_width, scale_h, scale_w);
   else
-    interpolate_kernel<1><<<blocks, THREADS, 0, stream>>>(input, out, Index(vectors), height, width, out_height, out_width, scale_h, scale_w);
+    interpolate_kernel<1><<<blocks, THREADS, 0, stream>>>(
+        input, out, Index(vectors), height, width, out_height, out_width, scale_h, scale_w);
   return cudaGetLastError();
 }
 """

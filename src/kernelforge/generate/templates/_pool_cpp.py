@@ -1,4 +1,4 @@
-"""C++ texts of the pooling templates. A window is reduced down its columns first, for a whole row, then along the row."""
+"""C++ texts of the pooling templates. A window is reduced down its columns, for a whole row, then along the row."""
 
 WINDOW = """\
 // $OPERATOR on the CPU: down the columns of the windows of one output row, then along the row. Schedule: $SCHEDULE

@@ -7,10 +7,11 @@ constexpr int KERNEL_H = v::kernel_size[0], KERNEL_W = v::kernel_size[1];
 constexpr int STRIDE_H = v::stride[0], STRIDE_W = v::stride[1], PAD_H = v::padding[0], PAD_W = v::padding[1];
 constexpr int DILATION_H = $DILATION_H, DILATION_W = $DILATION_W;
 constexpr int THREADS = $THREADS;
-constexpr int OUTPUTS = $OUTPUTS;                                             // adjacent outputs of one thread
-constexpr int MAIN = OUTPUTS * STRIDE_W;                                      // input columns from one thread to the next
-constexpr int SPAN = (OUTPUTS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1;  // columns of all windows of a thread
-constexpr int RIGHT = SPAN > PAD_W + MAIN ? SPAN - PAD_W - MAIN : 0;          // columns behind MAIN
+constexpr int OUTPUTS = $OUTPUTS;          // adjacent outputs of one thread
+constexpr int MAIN = OUTPUTS * STRIDE_W;   // input columns from one thread to the next
+// Columns of all windows of a thread, and those of them behind MAIN.
+constexpr int SPAN = (OUTPUTS - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1;
+constexpr int RIGHT = SPAN > PAD_W + MAIN ? SPAN - PAD_W - MAIN : 0;
 using Index = $INDEX;
 
 template <int N>
@@ -89,9 +90,11 @@ $LAUNCH
 
 LAUNCH_VECTOR = """\
   if (width % $VECTOR == 0)
-    pool<$VECTOR><<<blocks, THREADS, 0, stream>>>(input, out, lines, height, width, out_height, out_width, groups, packed);
+    pool<$VECTOR><<<blocks, THREADS, 0, stream>>>(
+        input, out, lines, height, width, out_height, out_width, groups, packed);
   else
-    pool<1><<<blocks, THREADS, 0, stream>>>(input, out, lines, height, width, out_height, out_width, groups, packed);"""
+    pool<1><<<blocks, THREADS, 0, stream>>>(
+        input, out, lines, height, width, out_height, out_width, groups, packed);"""
 
 LAUNCH_SCALAR = """\
   pool<1><<<blocks, THREADS, 0, stream>>>(input, out, lines, height, width, out_height, out_width, groups, packed);"""
@@ -139,7 +142,8 @@ constexpr int THREADS = $THREADS;
 using Index = $INDEX;
 
 __global__ void __launch_bounds__(THREADS)
-pool(const $T* __restrict__ input, $T* __restrict__ out, Index count, int height, int width, int out_height, int out_width) {
+pool(const $T* __restrict__ input, $T* __restrict__ out, Index count, int height, int width, int out_height,
+     int out_width) {
   const Index index = static_cast<Index>(blockIdx.x) * THREADS + threadIdx.x;
   if (index >= count) return;
   const int ow = static_cast<int>(index % out_width);

@@ -96,9 +96,7 @@ def _cuda(variant: Variant, values: Mapping[str, str], weights: Weights) -> Iter
     block = [(t, u) for t, u in ((512, 4), (1024, 4), (256, 4))]
     split = [(s, t, u) for t, u in ((256, 4), (512, 4), (256, 8), (128, 4)) for s in _splits(groups, size, t * u)]
     by_block = [filled(CUDA_BLOCK, variant, "cuda", {"THREADS": t, "UNROLL": u}, own) for t, u in block]
-    by_split = [
-        filled(CUDA_SPLIT, variant, "cuda", {"SPLITS": s, "THREADS": t, "UNROLL": u}, own) for s, t, u in split
-    ]
+    by_split = [filled(CUDA_SPLIT, variant, "cuda", {"SPLITS": s, "THREADS": t, "UNROLL": u}, own) for s, t, u in split]
     # One block can stream a group of up to some ten thousand elements before a second launch costs more.
     yield from (*by_block, *by_split) if size <= 16384 else (*by_split, *by_block)
 

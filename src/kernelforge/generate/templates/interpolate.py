@@ -28,7 +28,8 @@ _MAX_COLUMNS = 1 << 14  # of an output row whose tables fit on the stack
 
 
 def sources(variant: Variant, backend: Backend, weights: Weights) -> Iterator[TemplateSource]:
-    """All sources for a variant, best guess first."""
+    """All sources for a variant, best guess first. The order is the same for all sizes, so weights do not matter."""
+    del weights
     source, result = image(variant, 1)
     mode = variant.argument("mode")
     ranks = {"nearest": (3, 4), "nearest-exact": (3, 4), "bilinear": (4,)}
@@ -73,10 +74,13 @@ def _index_function(variant: Variant, values: Mapping[str, str]) -> str:
         filled_text = Template(text.LINEAR_POSITION.replace("$POSITION", position)).substitute(values)
     else:
         exact = variant.argument("mode") == "nearest-exact"
-        own = {**values, "EXACT": "" if exact else text.SHORTCUTS, "OFFSET": " + 0.5f" if exact else ""}
+        own = {**values, "EXACT": "" if exact else text.SHORTCUTS, "OFFSET": " + 0.5f" if exact else "",
+               "OUT_SIZE": "" if exact else " out_size"}  # fmt: skip
         filled_text = Template(text.NEAREST_INDEX).substitute(own)
     # Device code has its own overloads of these.
-    return filled_text if values["INT"] == "int64_t" else filled_text.replace("std::floor", "floorf").replace("std::", "")
+    return (
+        filled_text if values["INT"] == "int64_t" else filled_text.replace("std::floor", "floorf").replace("std::", "")
+    )
 
 
 def _cpp(variant: Variant, values: Mapping[str, str]) -> Iterator[TemplateSource]:
@@ -86,7 +90,8 @@ def _cpp(variant: Variant, values: Mapping[str, str]) -> Iterator[TemplateSource
         raise Unforgeable("output rows too long for the interpolation template")
     linear = variant.argument("mode") == "bilinear"
     own = {
-        **values, "COLUMNS": str(columns), "FUNCTIONS": cpu_functions(["half"] if linear and dtype == "float16" else []),
+        **values, "COLUMNS": str(columns),
+        "FUNCTIONS": cpu_functions(["half"] if linear and dtype == "float16" else []),
         "STORE": cpu_store(dtype, "mixed"),
         **{f"{row}_{side}".upper(): cpu_load(dtype, f"{row}[{side}[ow]]")
            for row in ("upper", "lower") for side in ("left", "right")},

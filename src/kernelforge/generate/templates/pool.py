@@ -105,7 +105,9 @@ def _window_cpp(variant: Variant, common: Mapping[str, str]) -> Iterator[Templat
     )  # fmt: skip
     texts = {
         "COMBINE": _pool_cpp.MAX_COMBINE if largest else _pool_cpp.SUM_COMBINE,
-        "FINISH": _pool_cpp.MAX_FINISH if largest else _average(values, _pool_cpp.FIXED_FINISH, _pool_cpp.AVERAGE_FINISH),
+        "FINISH": _pool_cpp.MAX_FINISH
+        if largest
+        else _average(values, _pool_cpp.FIXED_FINISH, _pool_cpp.AVERAGE_FINISH),
     }
     values.update(_parts(texts, values))
     for grain in (1 << 15, 1 << 13, 1 << 17):
@@ -128,7 +130,9 @@ def _window_cuda(variant: Variant, common: Mapping[str, str]) -> Iterator[Templa
     widest = 16 // ITEM_BYTES[source.dtype]
     made = False
     for outputs, threads in ((4, 256), (2, 256), (8, 256), (4, 128), (1, 256), (8, 128), (2, 128), (16, 128)):
-        span = padding[1] + max(outputs * stride[1], (outputs - 1) * stride[1] + (kernel[1] - 1) * int(values["DILATION_W"]) + 1)
+        span = padding[1] + max(
+            outputs * stride[1], (outputs - 1) * stride[1] + (kernel[1] - 1) * int(values["DILATION_W"]) + 1
+        )
         if span > _MAX_SPAN or outputs > max(1, bound(result.shape[-1], variant)) or outputs > widest * 2:
             continue
         vector = next(v for v in (16, 8, 4, 2, 1) if v <= widest and outputs * stride[1] % v == 0)
@@ -141,7 +145,9 @@ def _window_cuda(variant: Variant, common: Mapping[str, str]) -> Iterator[Templa
         }  # fmt: skip
         texts = {
             "COMBINE": _pool_cuda.MAX_COMBINE if largest else _pool_cuda.SUM_COMBINE,
-            "FINISH": _pool_cuda.MAX_FINISH if largest else _average(values, _pool_cuda.FIXED_FINISH, _pool_cuda.AVERAGE_FINISH), "LAUNCH": launch,
+            "FINISH": _pool_cuda.MAX_FINISH if largest
+            else _average(values, _pool_cuda.FIXED_FINISH, _pool_cuda.AVERAGE_FINISH),
+            "LAUNCH": launch,
         }  # fmt: skip
         own.update(_parts(texts, own))
         made = True

@@ -7,7 +7,7 @@ and only then numbers. The runner poisons outputs before each call, so what is n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from kernelforge.cards.types import Variant
@@ -43,7 +43,7 @@ class History:
     """What a session has shown so far, to tell stale outputs from wrong ones."""
 
     passed: int = 0
-    outputs: list[bytes] = field(default_factory=list)
+    outputs: tuple[bytearray, ...] = ()
 
 
 def run_case(
@@ -74,7 +74,7 @@ def run_case(
         result, first = result or judged, first or reply.outputs
         history.passed += 1
     assert result is not None and first is not None
-    history.outputs = [bytes(o) for o in first]
+    history.outputs = first
     return result
 
 
@@ -170,7 +170,7 @@ def _unwritten(
         reason = RejectReason.STALE_OUTPUT if history.passed else RejectReason.WRONG_VALUE
         again = " although it did on earlier calls: every call must compute" if history.passed else ""
         return Rejected(reason=reason, case=where, detail=f"the kernel did not write its output{again}")
-    if index < len(history.outputs) and bytes(data) == history.outputs[index]:
+    if index < len(history.outputs) and data == history.outputs[index]:
         detail = "the output is that of an earlier call on other inputs: nothing may be kept between calls"
         return Rejected(reason=RejectReason.STALE_OUTPUT, case=where, detail=detail)
     return None

@@ -1,0 +1,310 @@
+"""One replaced attribute of torch: the wrapper that every call passes. Owns `CallSite`.
+
+There are two ways through a wrapper. The exact one looks up the call's signature (shapes, strides, dtypes, device, all
+other arguments by value and type) in a dict: the guard decides each signature once. The quick one guesses: the last
+call with the very same other arguments went to a kernel whose output has the shape of an input; it launches that
+kernel, whose binary checks dtype, shape, strides and alignment itself, and goes the exact way if it refuses. Grad mode,
+lazy bits and the state of torch are looked at in each call, on both.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch._guards import TracingContext
+from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
+from torch.nn import Parameter
+
+from kernelforge.capture.types import alignment_of
+from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
+from kernelforge.dispatch.patches import Function, Origin
+from kernelforge.dispatch.plans import Guess, Hit, Miss, attempt_of, hit_plan
+from kernelforge.dispatch.state import autocast_state, call_problem, foreign_modes, freeze, is_plain
+from kernelforge.dispatch.tables import Tables
+from kernelforge.errors import ForgeError
+from kernelforge.operators import Entry as CallForm
+from kernelforge.operators import Operator
+
+Key: TypeAlias = "tuple[object, ...]"
+Call: TypeAlias = "tuple[Key, list[torch.Tensor], tuple[object, ...], Mapping[str, object]]"
+"""Signature, tensors in the order of the call, arguments by position and by name."""
+_MAX_SIGNATURES = 4096
+_MAX_GUESSES = 64
+_MAX_WRONG_GUESSES = 16
+_ATOMS = frozenset({int, bool, str, type(None), torch.dtype})
+
+
+class CallSite:
+    """One replaced attribute of torch.
+
+    Args:
+        forms: what a call there may mean. origin: what is replaced.
+        known: what an earlier activation of the same package decided for this target.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        target: str,
+        forms: Sequence[tuple[Operator, CallForm]],
+        origin: Origin,
+        known: Mapping[Key, Hit | Miss],
+    ) -> None:
+        self.target = target
+        self._tables, self._forms, self._origin = tables, forms, origin
+        self._original = origin.function
+        self._operators = frozenset(operator.name for operator, _ in forms)
+        own = [(entry, guard) for entry, guard in tables.guarded if entry.variant.operator in self._operators]
+        self._guarded = own
+        self._variants = tuple(entry.variant.id for entry, _ in own)
+        self._by_autocast = any(entry.variant.autocast for entry, _ in own)
+        self._is_python = inspect.isfunction(self._original)
+        self._plans: dict[Key, Hit | Miss] = dict(known)
+        self._guesses: dict[Key, Guess] = {}
+        self._wrong_guesses: dict[Key, int] = {}
+
+    def close(self) -> dict[Key, Hit | Miss]:
+        """Make the wrapper a pass-through for good; returns what it had decided."""
+        with self._tables.lock:
+            self._origin.active = False
+            known = dict(self._plans)
+            self._plans.clear()
+            self._guesses.clear()
+        return known
+
+    def wrapper(self) -> Function:
+        """The function that takes the attribute's place. One long function: every call of torch pays for each step."""
+        original, plans, guesses, busy = self._original, self._plans, self._guesses, self._tables.busy
+        inner = None if self._is_python else next(iter(self._operators))
+        slow, by_autocast = self._slow, self._by_autocast
+        Tensor, atoms = torch.Tensor, _ATOMS
+        dispatch_modes, function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+        autocast, tracing, grad_enabled = (
+            torch._C._is_any_autocast_enabled, torch._C._is_tracing, torch.is_grad_enabled,
+        )  # fmt: skip
+
+        def call(*args: object, **kwargs: object) -> object:
+            if is_dynamo_compiling() or (inner is not None and inner in busy.operators):
+                return original(*args, **kwargs)
+            # First of all: under a function mode even reading a shape is a call that the mode sees.
+            if function_modes() and foreign_modes():
+                return self._count("function mode", args, kwargs)
+            values: tuple[Any, ...] = (*args, *kwargs.values()) if kwargs else args
+            tensors: list[torch.Tensor] = []
+            if guesses:
+                identity: list[object] = [tuple(kwargs)] if kwargs else []
+                for value in values:
+                    kind = type(value)
+                    if kind is Tensor or kind is Parameter:
+                        tensors.append(value)
+                        identity.append(None)
+                    else:
+                        identity.append(id(value))
+                guess = guesses.get(tuple(identity))
+                if guess is not None:
+                    if dispatch_modes() or tracing() or forward_ad._current_level >= 0 or autocast():
+                        return self._count(call_problem(by_autocast=False), args, kwargs)
+                    for tensor in tensors:
+                        if tensor.is_neg() or (tensor.requires_grad and grad_enabled()):
+                            break
+                    else:
+                        try:
+                            status, result = guess.attempt(tensors)
+                        except RuntimeError:
+                            return self._not_passed(((), tensors, args, kwargs))
+                        if status == 0:
+                            guess.plan.counter[0] += 1
+                            return result
+                        self._misguessed(tuple(identity), guess, status)
+                tensors = []
+            signature: list[object] = [tuple(kwargs)] if kwargs else []
+            try:
+                for value in values:
+                    kind = type(value)
+                    if kind is Tensor or kind is Parameter:
+                        signature += (value.shape, value.stride(), value.dtype, value.get_device())
+                        tensors.append(value)
+                    elif kind in atoms:
+                        signature += (kind, value)
+                    else:
+                        freeze(value, signature, tensors)
+                if by_autocast:
+                    signature.append(autocast_state())
+                key = tuple(signature)
+                plan = plans.get(key)
+            except (TypeError, RuntimeError):
+                # A subclass, a tracer's proxy, a tensor without strides, an unhashable argument.
+                return self._count("argument type", args, kwargs)
+            if isinstance(plan, Miss):
+                plan.counter[0] += 1
+                return self._fall_back(args, kwargs) if inner is None else original(*args, **kwargs)
+            return slow(plan, (key, tensors, args, kwargs))
+
+        return functools.wraps(original)(call)
+
+    def _slow(self, plan: Hit | None, call: Call) -> object:
+        """A signature that a kernel serves, or one that is not in the table: decide it, remember it, do it."""
+        key, tensors, args, kwargs = call
+        if not self._origin.active:
+            return self._original(*args, **kwargs)
+        problem = call_problem(by_autocast=self._by_autocast)
+        if not problem and any(t.is_neg() if plan else not is_plain(t) for t in tensors):
+            problem = "layout"
+        if problem:
+            return self._count(problem, args, kwargs)
+        return self._follow(plan or self._remember(key, self._plan(call, aligned=True)), call)
+
+    def _follow(self, plan: Hit | Miss, call: Call) -> object:
+        if isinstance(plan, Hit):
+            return self._run(plan, call)
+        plan.counter[0] += 1
+        return self._fall_back(call[2], call[3])
+
+    def _run(self, plan: Hit, call: Call) -> object:
+        """Check what differs between calls of one signature, then launch."""
+        _, tensors, args, kwargs = call
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return self._count("grad", args, kwargs)
+        if plan.entry.variant.mutates:
+            problem = plan.memory_problem(tensors)
+            if problem:
+                return self._count(problem, args, kwargs)
+        try:
+            status, result = plan.run(tensors)
+        except RuntimeError:
+            return self._not_passed(call)
+        if status == 0:
+            plan.counter[0] += 1
+            if plan.portable:
+                self._learn(plan, call)
+            return result
+        return self._not_launched(plan, status, call)
+
+    def _not_passed(self, call: Call) -> object:
+        """A tensor could not be handed to the binary, which therefore did not start. Call from an `except` block.
+
+        A signature holds no layout and cannot tell a meta tensor from a CPU one: those, and only those, go to eager.
+        """
+        _, tensors, args, kwargs = call
+        if all(map(is_plain, tensors)):
+            raise  # noqa: PLE0704 - the caller's exception goes on: out of memory, say
+        return self._count(call_problem(by_autocast=True) or "layout", args, kwargs)
+
+    def _not_launched(self, plan: Hit, status: int, call: Call) -> object:
+        """The binary refused the call, or its launch failed.
+
+        Raises:
+            ForgeError: the launch failed. Eager after a CUDA error would only fail elsewhere, and hide the cause.
+        """
+        key, tensors, args, kwargs = call
+        if status < 0:
+            raise self._failure(plan, status)
+        # Signatures take full alignment for granted; another entry may ask for less.
+        exact = (key, tuple(alignment_of(t.data_ptr()) for t in tensors))
+        second = self._plans.get(exact)
+        if second is None:
+            second = self._remember(exact, self._plan(call, aligned=False))
+        if isinstance(second, Hit) and second.entry is plan.entry:
+            refusals = plan.entry.binary.refusals
+            return self._count(refusals[status - 1] if status <= len(refusals) else f"code {status}", args, kwargs)
+        return self._follow(second, (exact, tensors, args, kwargs))
+
+    def _failure(self, plan: Hit, status: int) -> ForgeError:
+        return ForgeError(
+            f"{self._tables.name}: the kernel of {plan.entry.variant.label} failed with error {-status}",
+            hint="leave the variant out of the package, or set KFORGE_DISABLE=1 to run without kernels",
+        )
+
+    def _learn(self, plan: Hit, call: Call) -> None:
+        """Expect the next call with the same arguments beside the tensors to belong to the same variant."""
+        _, tensors, args, kwargs = call
+        values = (*args, *kwargs.values())
+        rest = [v for v in values if not isinstance(v, torch.Tensor)]
+        if self._by_autocast or len(self._guesses) >= _MAX_GUESSES or len(rest) + len(tensors) != len(values):
+            return
+        if not all(type(v) in _ATOMS or type(v) is float or _is_constant(v) for v in rest):
+            return
+        named = [tuple(kwargs)] if kwargs else []
+        identity = (*named, *(None if isinstance(v, torch.Tensor) else id(v) for v in values))
+        with self._tables.lock:
+            if self._origin.active and self._wrong_guesses.get(identity, 0) < _MAX_WRONG_GUESSES:
+                self._guesses[identity] = Guess(plan=plan, attempt=attempt_of(plan), holds=tuple(rest))
+
+    def _misguessed(self, identity: Key, guess: Guess, status: int) -> None:
+        """The guard in the binary refused what was expected to fit: the call goes the exact way instead.
+
+        Raises:
+            ForgeError: it was no refusal; the launch failed.
+        """
+        with self._tables.lock:
+            self._wrong_guesses[identity] = self._wrong_guesses.get(identity, 0) + 1
+            self._guesses.pop(identity, None)
+        if status < 0:
+            raise self._failure(guess.plan, status)
+
+    def _plan(self, call: Call, *, aligned: bool) -> Hit | Miss:
+        _, tensors, args, kwargs = call
+        # One object given twice would be found twice at its first place; detached ones are all different.
+        stand_ins = [t.detach() for t in tensors]
+        supply = iter(stand_ins)
+        swapped = tuple(_swap(a, supply) for a in args), {k: _swap(v, supply) for k, v in kwargs.items()}
+        view = describe(self._forms, *swapped)
+        positions = {id(t): i for i, t in enumerate(stand_ins)}
+        if isinstance(view, str) or any(id(t) not in positions for t in view.tensors):
+            return Miss(counter=self._counter("call"))
+        answer = decide(self._guarded, of_signature(view.facts, aligned=aligned))
+        if isinstance(answer, Refused):
+            return Miss(counter=self._tables.miss_counter(answer.by_variant))
+        order = tuple(positions[id(t)] for t in view.tensors)
+        variant_id = answer.entry.variant.id
+        return hit_plan(answer, self._tables.kernels[variant_id], tensors, order, self._tables.hits[variant_id])
+
+    def _remember(self, key: Key, plan: Hit | Miss) -> Hit | Miss:
+        with self._tables.lock:
+            # After the end of the activation the table stays empty: a wrapper that somebody kept is a pass-through.
+            if self._origin.active:
+                if len(self._plans) >= _MAX_SIGNATURES:
+                    self._plans.clear()
+                self._plans[key] = plan
+        return plan
+
+    def _counter(self, reason: str) -> list[int]:
+        return self._tables.miss_counter(dict.fromkeys(self._variants, reason))
+
+    def _count(self, reason: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        # A compiler runs the model on fake tensors; those are no calls of the model.
+        if self._origin.active and TracingContext.try_get() is None:
+            self._counter(reason)[0] += 1
+        return self._fall_back(args, kwargs)
+
+    def _fall_back(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        """The original call. A Python function of torch calls other call sites of the same operator: they must
+        neither count the call again nor look at it again."""
+        if not self._is_python:
+            return self._original(*args, **kwargs)
+        busy = self._tables.busy
+        outer = busy.operators
+        busy.operators = self._operators
+        try:
+            return self._original(*args, **kwargs)
+        finally:
+            busy.operators = outer
+
+
+def _is_constant(value: object) -> bool:
+    """Whether a value can never change: a tuple of atoms. A list can, without becoming another object."""
+    return type(value) is tuple and all(type(v) in _ATOMS or type(v) is float for v in value)
+
+
+def _swap(value: object, supply: Iterator[torch.Tensor]) -> object:
+    """The value with each tensor, in order, replaced by the next of the supply."""
+    if isinstance(value, torch.Tensor):
+        return next(supply)
+    if type(value) is tuple or type(value) is list:
+        return [_swap(item, supply) for item in value]
+    return value
