@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from kernelforge.capture.fastpaths import UNREACHABLE
 from kernelforge.capture.recorder import record
 from kernelforge.capture.types import ObservedCall, Recording
+from kernelforge.cards.distill import distill
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.errors import ModelError
 
@@ -136,6 +137,18 @@ def test_strides_and_alignment_of_a_slice() -> None:
     assert spec.shape == (4, 3)
     assert spec.stride == (8, 1)
     assert spec.alignment == 4
+
+
+def test_tensors_without_plain_memory_are_recorded_and_not_forged() -> None:
+    def model() -> None:
+        torch.mul(torch.eye(3).to_sparse(), 2.0)
+        torch.mul(torch._neg_view(torch.ones(3)), 2.0)
+
+    recording = record(model)
+    found = [c for c in recording.calls if c.call.operator == "mul"]
+    assert [c.call.tensors[0].layout for c in found] == ["sparse_coo", "neg"]
+    assert all("without plain memory" in c.unforgeable for c in found)
+    assert sum(v.calls for c in distill(recording, model="m") if c.operator == "mul" for v in c.variants) == 2
 
 
 @pytest.mark.parametrize(

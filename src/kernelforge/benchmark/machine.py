@@ -27,9 +27,9 @@ from kernelforge.settings import Settings
 if TYPE_CHECKING:
     import torch
 
-SCHEMA = 2
+SCHEMA = 3
 _CPU_FOOTPRINTS = (1 << 18, 1 << 21, 1 << 24, 1 << 28)
-_CUDA_FOOTPRINTS = (1 << 31,)
+_CUDA_FOOTPRINTS = (1 << 27, 1 << 28, 1 << 31)
 _CACHE_FACTOR = 4.0
 """How much faster than its memory a GPU's caches may be; a launch is too short to measure that with copies."""
 

@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from kernelforge.capture.types import Arguments, DtypeRef, TensorRef, TensorSpec, Value, alignment_of
+from kernelforge.capture.types import (
+    Arguments,
+    DtypeRef,
+    TensorRef,
+    TensorSpec,
+    Value,
+    alignment_of,
+    contiguous_stride,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,12 +46,14 @@ def layout_name(tensor: torch.Tensor) -> str:
 
 
 def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
-    """The spec of a live tensor. A tensor without plain memory has stride () and alignment 1."""
+    """The spec of a live tensor. One without plain memory counts as row-major (if it has no strides), alignment 1."""
+    import torch
+
     layout = layout_name(tensor)
     plain = layout == "strided"
     return TensorSpec(
         shape=tuple(tensor.shape),
-        stride=tensor.stride() if plain else (),
+        stride=tensor.stride() if tensor.layout is torch.strided else contiguous_stride(tensor.shape),
         dtype=dtype_name(tensor.dtype),
         device=tensor.device.type,
         layout=layout,

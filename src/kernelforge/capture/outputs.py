@@ -56,9 +56,9 @@ def _flatten(result: Any) -> tuple[str, list[torch.Tensor]]:
 
 def _shared_input(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> int:
     for index, tensor in enumerate(inputs):
-        if output is tensor or memory_aliases((output, tensor)):
+        if output is tensor:
             return index
-    return -1
+    return next((pair[1] - 1 for pair in memory_aliases((output, *inputs)) if pair[0] == 0), -1)
 
 
 def input_versions(tensors: Sequence[torch.Tensor]) -> list[int]:

@@ -12,7 +12,9 @@ from kernelforge.capture.types import Arguments, DimRef, TensorSpec, Value, alig
 from kernelforge.operators import Operator
 
 _ALIGNMENT = tuple(alignment_of(remainder) for remainder in range(16))
-_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
+_PLAIN = frozenset({
+    bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(Ellipsis),
+})  # fmt: skip
 # What a function mode sees but is no work: questions about a tensor, not operators.
 _QUESTIONS = frozenset({
     "size", "stride", "dim", "ndimension", "numel", "nelement", "element_size", "data_ptr", "storage_offset",
@@ -55,6 +57,9 @@ def signature(
 
 
 def _part(value: Any, tensors: list[torch.Tensor], addresses: list[int]) -> object:
+    kind = value.__class__
+    if kind in _PLAIN:
+        return kind, value
     if isinstance(value, torch.Tensor):
         address = value.data_ptr()
         tensors.append(value)
@@ -63,14 +68,10 @@ def _part(value: Any, tensors: list[torch.Tensor], addresses: list[int]) -> obje
             value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.is_neg(),
             value.is_conj(), _ALIGNMENT[address & 15],
         )  # fmt: skip
-    if isinstance(value, _PLAIN):
-        return value.__class__, value
     if isinstance(value, tuple | list):
         return tuple([_part(item, tensors, addresses) for item in value])
     if isinstance(value, slice):
         return slice, _part((value.start, value.stop, value.step), tensors, addresses)
-    if value is Ellipsis:
-        return value
     raise TypeError(f"no key for a {type(value).__name__}")
 
 

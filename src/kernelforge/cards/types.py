@@ -296,7 +296,8 @@ class SizePoint:
     Attributes:
         calls: how often it was seen in the capture.
         eager_us: mean eager time of a call inside the model, microseconds (device time on CUDA, wall on the CPU).
-        example: digest of the stored example of this point (see `cards.examples`), or "" if above the cap.
+        example: digest of the stored example of this point (see `cards.examples`), or "" if none is kept: a variant
+            has a few. Tensors above the cap are kept in it as distributions and redrawn.
     """
 
     dims: DimValues

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from kernelforge.cards.types import Variant
 from kernelforge.errors import HarnessError
-from kernelforge.operators import get_operator
 from kernelforge.runner.eager import EagerWorker
 from kernelforge.runner.protocol import Buffer, BufferSet
 from kernelforge.verify.cases import Case
 from kernelforge.verify.layout import from_bytes, to_bytes
-from kernelforge.verify.reference import emulate_lower, truths
+from kernelforge.verify.reference import emulate_lower, reduction_terms, truths
 from kernelforge.verify.tolerance import Expected, expect
 
 logger = logging.getLogger(__name__)
@@ -137,9 +136,9 @@ def prepare(variant: Variant, case: Case, baseline: Baseline) -> PreparedCase | 
         logger.debug("%s: eager refuses %s: %s", variant.label, case.description, error)
         return None
     eager = [from_bytes(r, s, device) for r, s in zip(raw, case.outputs, strict=True)]
-    reduction = get_operator(variant.operator).reduction
+    terms = reduction_terms(variant, case.dims, case.scalars)
     expected = tuple(
-        expect(e, t.values, t.sensitivity, reduction=reduction) for e, t in zip(eager, exact, strict=True)
+        expect(e, t.values, t.sensitivity, terms=terms) for e, t in zip(eager, exact, strict=True)
     )  # fmt: skip
     return PreparedCase(case=case, work=work, expected=expected)
 

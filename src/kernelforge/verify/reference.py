@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
 
-from kernelforge.cards.bind import to_bound
+from kernelforge.cards.bind import concrete, output_shapes, to_bound
 from kernelforge.cards.types import DimValues, ScalarValues, Variant
-from kernelforge.operators import get_operator
+from kernelforge.operators import TensorShape, get_operator
 from kernelforge.verify.layout import clone_like
 from kernelforge.verify.tolerance import PERTURBATION
 
@@ -97,6 +98,27 @@ def emulate_lower(
         return tuple(
             _rounded(evaluate_wide(variant, dims, scalars, _rounded(inputs, low)), low) for low in lower
         )  # fmt: skip
+
+
+def reduction_terms(variant: Variant, dims: DimValues, scalars: ScalarValues) -> int:
+    """About how many terms one output element adds up; 1 if the operator reduces nothing."""
+    if not get_operator(variant.operator).reduction:
+        return 1
+    arguments = concrete(variant, dims, scalars)
+    source = max((v for v in arguments.values() if isinstance(v, TensorShape)), key=lambda t: t.elements)
+    shape = source.shape
+    match arguments:
+        case {"dim": int() as dim} if not isinstance(dim, bool):
+            return shape[dim] if shape else 1
+        case {"dim": tuple() as axes} if axes and all(isinstance(a, int) for a in axes):
+            return prod(shape[a] for a in axes if isinstance(a, int))
+        case {"normalized_shape": tuple() as sizes}:
+            return prod(s for s in sizes if isinstance(s, int))
+        case {"num_groups": int() as groups} if len(shape) >= 2:
+            return source.elements // max(shape[0] * groups, 1)
+    written = max((t.elements for t in output_shapes(variant, dims)), default=1)
+    terms = source.elements // max(written, 1)
+    return terms if terms > 1 else max(source.elements // max(shape[0], 1), 1) if shape else 1
 
 
 def _call(variant: Variant, bound: Mapping[str, object], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -21,6 +21,9 @@ from kernelforge.verify.types import Tolerance
 PERTURBATION = 2.0**-20
 """Relative size of the input change by which conditioning is probed: linear, yet far above float64 rounding."""
 
+MANY_TERMS = 2048
+"""A reduction of more terms is treated as one of so many: nobody adds a million terms in one chain and is accurate."""
+
 ROW_ELEMENTS = 16
 """Conditioning is averaged over a group of trailing axes with at least so many elements."""
 
@@ -41,11 +44,18 @@ class Factors:
     eager_rms: float
 
 
-def factors_for(dtype: torch.dtype, *, reduction: bool) -> Factors:
-    """Reductions may add up in another order; outputs of 16 bits may only differ by their one final rounding."""
+def factors_for(dtype: torch.dtype, *, terms: int) -> Factors:
+    """The factors for an output of that dtype whose elements add up `terms` terms (1: no reduction).
+
+    A plain loop that adds many small terms to one large one is off by up to a rounding error for each of them, in
+    single elements; over all elements such errors average out, so the root mean square grows slowly. Outputs of 16 bits
+    may only differ by their one final rounding. `MANY_TERMS` keeps the limit far from the next lower precision.
+    """
     narrow = dtype in (torch.float16, torch.bfloat16)
+    counted = min(terms, MANY_TERMS)
     return Factors(
-        floor_worst=64.0 if reduction else 16.0, floor_rms=16.0 if reduction else 4.0,
+        floor_worst=16.0 if terms <= 1 else 64.0 + counted,
+        floor_rms=4.0 if terms <= 1 else 16.0 + math.sqrt(counted) / 4,
         eager_worst=1.5 if narrow else 4.0, eager_rms=1.25 if narrow else 2.0,
     )  # fmt: skip
 
@@ -86,19 +96,19 @@ class Expected:
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def expect(eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, reduction: bool) -> Expected:
+def expect(eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: int) -> Expected:
     """Derive the limits of one output.
 
     Args:
         eager: eager's output, any dtype and strides.
         truth: the float64 evaluation (float outputs) or its integers, of the same shape.
         sensitivity: |change of the truth| / `PERTURBATION`, float64, same shape; None for outputs that must be exact.
-        reduction: the operator adds up many terms.
+        terms: how many terms an element adds up; 1 for operators that reduce nothing.
     """
     if not eager.is_floating_point():
         return Expected(eager=eager, truth=truth, scale=None, limit=None, rms_limit=0.0, eager_worst=0.0, eager_rms=0.0)
     dtype = eager.dtype
-    factors = factors_for(dtype, reduction=reduction)
+    factors = factors_for(dtype, terms=terms)
     finite = truth.isfinite() & eager.isfinite()
     magnitude = torch.where(finite, truth.abs(), 0.0)
     scale = magnitude + (0.0 if sensitivity is None else _smooth(sensitivity))

@@ -9,7 +9,7 @@ from kernelforge.cards.types import Extent, Variant
 from kernelforge.generate.emitter.expressions import Backend
 from kernelforge.generate.emitter.loops import Nest, bound
 from kernelforge.generate.emitter.schedule import Cache, Schedule
-from kernelforge.generate.emitter.stages import passes
+from kernelforge.generate.emitter.stages import keeps_loads, passes
 
 Weights = Sequence[tuple[Mapping[str, int], float]]
 _BUFFER_ELEMENTS = 16384  # of a row kept on the stack: 64 KiB of floats, well inside L2
@@ -49,7 +49,7 @@ def _cpp_schedules(nest: Nest, variant: Variant, weights: Weights) -> tuple[Sche
 
 def _row_caches(nest: Nest, variant: Variant) -> list[Cache]:
     caches: list[Cache] = []
-    if not any(step.keeps for step in passes(nest, keep_loads=True)):
+    if not any(step.keeps for step in passes(nest, keep_loads=keeps_loads(nest))):
         return ["reread"]
     if _output_can_keep(nest, variant):
         caches.append("output")

@@ -190,7 +190,7 @@ class CudaWriter(NestWriter):
         return sizes
 
     def _size_lines(self) -> list[str]:
-        """The sizes that depend on dims, in launch; the others are constants of the file, so that their loops unroll."""
+        """Sizes that depend on dims, in launch; the others are constants of the file, so that their loops unroll."""
         return [f"const Index {n} = Index({c_extent(e)});" for n, e in self._sizes().items() if e.constant is None]
 
     def checks(self) -> tuple[list[str], bool]:

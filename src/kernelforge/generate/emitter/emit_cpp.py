@@ -10,7 +10,7 @@ from kernelforge.generate.emitter.loops import Nest, bound
 from kernelforge.generate.emitter.nest_writer import NestWriter
 from kernelforge.generate.emitter.schedule import Schedule
 from kernelforge.generate.emitter.signature import launch_head
-from kernelforge.generate.emitter.stages import Pass, passes
+from kernelforge.generate.emitter.stages import Pass, keeps_loads, passes
 
 _TAKEN = (
     "row",
@@ -39,9 +39,7 @@ def emit_cpp(nest: Nest, schedule: Schedule, variant: Variant) -> str:
 class _Emitter(NestWriter):
     def __init__(self, nest: Nest, schedule: Schedule, variant: Variant) -> None:
         super().__init__(nest, schedule, variant, "cpp", _TAKEN)
-        # Reading a float32 row again costs what reading its copy would; a 16-bit one has to be converted again.
-        narrow = any(load.dtype in ("float16", "bfloat16") for load in nest.program.loads())
-        self._plan = passes(nest, keep_loads=narrow)
+        self._plan = passes(nest, keep_loads=keeps_loads(nest))
         self._functions: set[str] = set()
 
     # ---- the file ----

@@ -45,8 +45,7 @@ def scaled(index: str, stride: Extent) -> str:
     """`index * stride` as C, without a factor of 1."""
     if stride == Extent(1):
         return index
-    return f"{index} * {c_extent(stride)}" if len(stride.dims) <= 1 and stride.coefficient == 1 else (
-        f"{index} * ({c_extent(stride)})" if stride.dims else f"{index} * {stride.coefficient}")  # fmt: skip
+    return f"{atom(index)} * {atom(c_extent(stride))}"
 
 
 def c_number(value: float, compute: str) -> str:

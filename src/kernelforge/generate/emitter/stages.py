@@ -28,6 +28,11 @@ class Pass:
     keeps: tuple[int, ...] = ()
 
 
+def keeps_loads(nest: Nest) -> bool:
+    """On the CPU, reading a float32 row again costs what reading its copy would; a 16-bit one is converted again."""
+    return any(load.dtype in ("float16", "bfloat16") for load in nest.program.loads())
+
+
 def passes(nest: Nest, *, keep_loads: bool) -> tuple[Pass, ...]:
     """The passes of a nest: one per level of reductions, then one that stores (empty if all results are per row).
 

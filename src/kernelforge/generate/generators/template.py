@@ -21,7 +21,7 @@ class TemplateGenerator:
         """The next schedule of the variant's family, or why there is none."""
         tried = {feedback.candidate.source for feedback in request.history}
         try:
-            for made in _sources(request):
+            for made in sources(request):
                 if made.source not in tried:
                     return Candidate(
                         variant_id=request.variant.id, source=made.source, backend=request.backend,
@@ -32,7 +32,12 @@ class TemplateGenerator:
         return Exhausted(reason="all schedules of this family have been tried")
 
 
-def _sources(request: Request) -> Iterator[TemplateSource]:
+def sources(request: Request) -> Iterator[TemplateSource]:
+    """All sources for the request's variant, best guess first, whatever the history holds.
+
+    Raises:
+        Unforgeable: nothing is made for this variant, and why.
+    """
     variant = request.variant
     try:
         operator = get_operator(variant.operator)
