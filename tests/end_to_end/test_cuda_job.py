@@ -86,7 +86,7 @@ def test_a_right_kernel_goes_from_the_judge_to_dispatch(project: Path, tmp_path:
     ("change", "reason"),
     [
         (("/ sum)", "/ sum * 1.05f)"), "wrong_value"),
-        (("out[i] =", "out[i + columns * 8] ="), "oob"),
+        (("float top = -INFINITY;", "out[columns] = in[0]; float top = -INFINITY;"), "oob"),
         (("rows<<<n0, 256", "rows<<<n0, 2048"), "launch_error"),
         (("float sum = 0, poison", "while (true) {} float sum = 0, poison"), "timeout"),
         (("float top = -INFINITY;", "float top = *(volatile float*)8;"), "crash"),

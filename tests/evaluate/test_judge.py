@@ -60,6 +60,13 @@ def relu(body: str, *, before: str = "") -> str:
     return before + RELU_HEAD + body + "  return 0;\n}\n"
 
 
+def test_a_copy_of_one_buffers_canary_into_anothers_is_seen(evaluate: Evaluate, relu_record: VariantRecord) -> None:
+    """One element too many: what it reads past the input is nan, and relu writes that nan past the output."""
+    outcome = evaluate(relu_record, relu(RELU_LOOP.replace("i < n", "i <= n")))
+    assert isinstance(outcome, Rejected), outcome
+    assert outcome.reason is RejectReason.OUT_OF_BOUNDS
+
+
 def rejected(outcome: Outcome) -> RejectReason:
     assert isinstance(outcome, Rejected), outcome
     return outcome.reason

@@ -219,32 +219,33 @@ static int differs(const uint8_t *memory, const uint8_t *expected, size_t bytes)
 
 /* ---- canaries ---- */
 
-/* Byte `position` of the canary stream: little-endian 16-bit words 0xFFFx with secret low bits, which are NaN as
- * float16, bfloat16, float32 and float64. Positions count from a region's base. */
+/* Byte at `position` of the canary stream: little-endian 16-bit words 0xFF81..0xFFFF with six secret bits, which are NaN
+ * as float16, bfloat16, float32 and float64. Positions are addresses: buffers have different canaries, so a kernel that
+ * reads past one and writes past another (a pointwise loop with i <= n) does not copy the right bytes. */
 static uint8_t canary_byte(size_t position) {
     uint64_t word = (position / 2 + 1) * 0x9e3779b97f4a7c15u ^ canary_key;
     if (position % 2) return 0xff;
     word ^= word >> 29;
     word *= 0xbf58476d1ce4e5b9u;
-    return (uint8_t)(0xf1 | (word >> 59 & 0x0e));
+    return (uint8_t)(0x81 | (word >> 57 & 0x7e));
 }
 
-static int canary_write(const region *r, uint8_t *from, uint8_t *to) {
+static int canary_write(uint8_t *from, uint8_t *to) {
     uint8_t block[PAGE];
     while (from < to) {
         size_t step = (size_t)(to - from) < sizeof block ? (size_t)(to - from) : sizeof block;
-        for (size_t i = 0; i < step; i++) block[i] = canary_byte((size_t)(from + i - r->base));
+        for (size_t i = 0; i < step; i++) block[i] = canary_byte((size_t)(from + i));
         if (put(from, block, step)) return -1;
         from += step;
     }
     return 0;
 }
 
-static int canary_differs(const region *r, uint8_t *from, uint8_t *to) {
+static int canary_differs(uint8_t *from, uint8_t *to) {
     uint8_t block[PAGE];
     while (from < to) {
         size_t step = (size_t)(to - from) < sizeof block ? (size_t)(to - from) : sizeof block;
-        for (size_t i = 0; i < step; i++) block[i] = canary_byte((size_t)(from + i - r->base));
+        for (size_t i = 0; i < step; i++) block[i] = canary_byte((size_t)(from + i));
         int result = differs(from, block, step);
         if (result) return result;
         from += step;
@@ -309,13 +310,13 @@ static int region_allocate(region *r, size_t size, size_t alignment, int exact) 
 #endif
     r->live = 1;
     if (exact) return 0;
-    return canary_write(r, r->front, r->data) || canary_write(r, r->data + size, r->end) ? -1 : 0;
+    return canary_write(r->front, r->data) || canary_write(r->data + size, r->end) ? -1 : 0;
 }
 
 static int region_broken(const region *r) {
     if (!r->live || r->exact) return 0;
-    int before = canary_differs(r, r->front, r->data);
-    return before ? before : canary_differs(r, r->data + r->size, r->end);
+    int before = canary_differs(r->front, r->data);
+    return before ? before : canary_differs(r->data + r->size, r->end);
 }
 
 /* ---- slots ---- */
