@@ -168,7 +168,7 @@ def get_inputs() -> list[object]:
 
 def get_samples(n: int) -> list[list[object]]:
     """Prompts of different lengths and batch sizes, 16 new tokens each."""
-    return [[torch.randint(2048, (1 + i % 2, 17 + 6 * i)), 16] for i in range(n)]
+    return [[torch.randint(2048, (1 + i % 2, 128 + 45 * i)), 16] for i in range(n)]
 
 
 def run(model: Model, ids: torch.Tensor, new_tokens: int) -> torch.Tensor:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import resource
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import psutil
 
 from kernelforge.capture.models import ModelOptions, load_model
 from kernelforge.capturing import present_device
@@ -37,6 +39,7 @@ def run_demo(
     used = present_device(device)
     seconds = SECONDS_PER_MODEL if max_time_s is None else max_time_s / len(MODELS)
     with ExitStack() as stack:
+        memory = stack.enter_context(PeakMemory())
         folder = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelforge-demo-")))
         for name in MODELS:
             options = ModelOptions(device=used, samples=SAMPLES, random_weights=True)
@@ -50,7 +53,7 @@ def run_demo(
             whole[name] = report.whole_model
             packages[name] = report.package if work_dir is not None else ""
     return DemoReport(
-        rows=rows, whole_model=whole, seconds=time.monotonic() - started, peak_rss_bytes=peak_rss_bytes(),
+        rows=rows, whole_model=whole, seconds=time.monotonic() - started, peak_rss_bytes=memory.bytes,
         device=used, packages=packages,
     )  # fmt: skip
 
@@ -68,8 +71,35 @@ def example_models() -> Path:
     raise EnvironmentMissing("the example models are not installed", hint="run the demo from a checkout")
 
 
-def peak_rss_bytes() -> int:
-    """Largest resident memory so far: of this process plus the largest of its children, which ran one at a time."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return (own + children) * 1024
+class PeakMemory:
+    """Largest resident memory of this process and its descendants together, sampled while the block runs.
+
+    The kernel's own peaks do not add up to that: a child's counts from before its exec, when it is a copy of us.
+    """
+
+    def __init__(self, period_s: float = 0.1) -> None:
+        self.bytes = 0
+        self._period_s = period_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="kforge-peak-memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        own = psutil.Process()
+        while not self._done.is_set():
+            self.bytes = max(self.bytes, _resident(own) + sum(map(_resident, own.children(recursive=True))))
+            self._done.wait(self._period_s)
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:  # it has ended meanwhile
+        return 0

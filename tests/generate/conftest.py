@@ -62,7 +62,10 @@ CASES: Mapping[str, Case] = {
     ),
     "layer_norm_two_axes": Case("layer_norm", (BLOCK,), {"normalized_shape": (6, 7)}),
     "rms_norm": Case("rms_norm", ((5, 72),), {"normalized_shape": (72,), "weight": (72,)}),
-    "batch_norm": Case("batch_norm", (IMAGE, (6,), (6,), (6,), (6,))),
+    "batch_norm": Case("batch_norm", (IMAGE, (6,), (6,), (6,), (6,)), special=True),
+    "batch_norm_odd_rows": Case("batch_norm", (ODD_IMAGE, (3,), (3,), (3,), (3,)), special=True),
+    "batch_norm_length": Case("batch_norm", ((3, 6, 5), (6,), (6,), (6,), (6,))),
+    "mul_gate": Case("mul", (ODD_IMAGE, (5, 3, 1, 1))),
     "max_pool": Case("max_pool2d", (IMAGE,), {"kernel_size": 3, "stride": 2, "padding": 1}, special=True),
     "max_pool_ceil": Case("max_pool2d", (ODD_IMAGE,), {"kernel_size": 2, "ceil_mode": True}, special=True),
     "max_pool_dilated": Case("max_pool2d", (IMAGE,), {"kernel_size": (3, 2), "dilation": 2, "stride": 1}),
@@ -155,10 +158,8 @@ def _copy(value: object) -> object:
 
 def _pattern(tensor: torch.Tensor) -> TensorPattern:
     shape = tuple(Extent(1, ("n0",)) if s == BATCH else Extent(s) for s in tensor.shape)
-    stride = tuple(
-        Extent(s // BATCH, ("n0",)) if BATCH in tensor.shape and i > 0 and tensor.shape[0] != BATCH else Extent(s)
-        for i, s in enumerate(tensor.stride())
-    )
+    batch = next((s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n == BATCH), max(tensor.stride()))
+    stride = tuple(Extent(s // BATCH, ("n0",)) if s > batch else Extent(s) for s in tensor.stride())
     return TensorPattern(shape=shape, stride=stride, dtype=str(tensor.dtype).removeprefix("torch."))
 
 
@@ -271,7 +272,7 @@ def emulated_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
         )  # fmt: skip
         text = text.replace("__shared__ __align__(16)", "alignas(16) static").replace("__shared__", "static")
         text = re.sub(
-            r"(\w+(?:<\w+>)?)<<<([^;]*?), THREADS, [^;]*?, stream>>>\(([^;]*?)\);",
+            r"(\w+(?:<[\w, ]+>)?)<<<([^;]*?), THREADS, [^;]*?, stream>>>\(([^;]*?)\);",
             r"emulation::launch(\2, THREADS, [=] { \1(\3); });", text, flags=re.DOTALL,
         )  # fmt: skip
         # The emulation's half converts to several number types, which nvcc resolves and g++ calls ambiguous.
@@ -289,6 +290,12 @@ def propose() -> Callable[[str, str, str], list[tuple[Variant, Candidate]]]:
         return [(variant, candidate) for candidate in proposals(variant, backend)]
 
     return proposed
+
+
+@pytest.fixture(scope="session")
+def cpp_unit(propose: Callable[[str, str, str], list[tuple[Variant, Candidate]]]) -> Callable[[str], str]:
+    """A translation unit for g++ with the first proposal for a case in float32, as `launch_0`."""
+    return lambda case_name: unit({0: propose(case_name, "float32", "cpp")[0]}, "cpp", "")
 
 
 @pytest.fixture(scope="session")

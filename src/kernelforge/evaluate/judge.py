@@ -22,12 +22,13 @@ from kernelforge.audit.types import AuditLabel
 from kernelforge.benchmark.clock import environment
 from kernelforge.benchmark.machine import machine_facts
 from kernelforge.benchmark.protocol import Protocol, measure
+from kernelforge.benchmark.types import Measurement
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import DeviceBusy, EnvironmentMissing, HarnessError, ProjectError
 from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
-from kernelforge.evaluate.workbench import Workbench
+from kernelforge.evaluate.workbench import Bench, Workbench
 from kernelforge.executors.types import Limits
 from kernelforge.generate.types import Candidate
 from kernelforge.runner.eager import EagerWorker
@@ -82,7 +83,7 @@ class Judge:
             self._facts = machine_facts(settings, device=device, threads=self._threads)
         self._workbench = Workbench(
             EagerBaseline(self._eager), self._facts, torch.device(device),
-            cap_bytes=(24 << 30) if device == "cuda" else (768 << 20),
+            cap_bytes=(24 << 30) if device == "cuda" else (256 << 20),
         )  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -161,16 +162,28 @@ class Judge:
             if isinstance(verdict, Rejected):
                 return verdict
             with self._timing_slot():
-                conditions = environment(
-                    self._facts, device=self._device, threads=self._threads, torch_version=torch.__version__
-                )
-                measurement = measure(
-                    self._eager, session, record.variant, bench.points, self._facts,
-                    protocol=self._protocol, environment=conditions,
-                )  # fmt: skip
+                measurement = self._measure(session, record, bench)
+                if isinstance(measurement, Rejected) and self._faster_than_known():
+                    measurement = self._measure(session, record, bench)
         if isinstance(measurement, Rejected):
             return measurement
         return Scored(verdict=verdict, measurement=measurement, audit=label, artifact=artifact)
+
+    def _measure(self, session: RunnerSession, record: VariantRecord, bench: Bench) -> Measurement | Rejected:
+        conditions = environment(
+            self._facts, device=self._device, threads=self._threads, torch_version=torch.__version__
+        )
+        return measure(
+            self._eager, session, record.variant, bench.points, self._facts,
+            protocol=self._protocol, environment=conditions,
+        )  # fmt: skip
+
+    def _faster_than_known(self) -> bool:
+        """Measure the machine again before a time is called impossible; whether it is faster than what was known."""
+        before = self._facts
+        self._facts = machine_facts(self._settings, device=self._device, threads=self._threads, again=True)
+        pairs = zip(before.bandwidth, self._facts.bandwidth, strict=True)
+        return any(new > 1.1 * old for (_, old), (_, new) in pairs)
 
     def _session(self, artifact: Artifact) -> RunnerSession:
         return RunnerSession(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Scored
+from kernelforge.operators import get_operator
 from kernelforge.report.nodes import trial_row
 from kernelforge.report.rows import (
     DECISION_EAGER,
@@ -70,7 +71,12 @@ def _decision(choice: Choice, nodes: Sequence[Node]) -> str:
         return DECISION_USE
     if choice.record.forgeable:
         return DECISION_NOT_FORGED + choice.record.forgeable
-    return DECISION_EAGER + choice.reason if nodes else DECISION_PENDING
+    if nodes:
+        return DECISION_EAGER + choice.reason
+    operator = choice.record.variant.operator
+    if not get_operator(operator).family:
+        return f"{DECISION_EAGER}no template makes {operator}; `kforge eval` judges a kernel of your own"
+    return DECISION_PENDING
 
 
 def _dim_rows(record: VariantRecord) -> tuple[DimRow, ...]:

@@ -42,13 +42,21 @@ _OUTCOME_TONES: Mapping[str, Tone] = {
 _STATUS_TONES: Mapping[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
-def operator_grid(rows: Sequence[OperatorRow], *, width: int | None = None, title: str = "") -> Grid:
+def operator_grid(
+    rows: Sequence[OperatorRow], *, width: int | None = None, title: str = "", least_share: float = 0.0
+) -> Grid:
     """The operator table: one variant a record, largest share first.
 
     Args:
         width: of the terminal; None means that there is no limit (a pipe).
+        least_share: variants below it that were never tried are counted in the last line instead of listed.
     """
     ordered = sorted(rows, key=lambda r: -r.share)
+    shown = [r for r in ordered if r.share >= least_share or r.trials]
+    footer = [_coverage_line(ordered)]
+    if len(shown) < len(ordered):
+        hidden = len(ordered) - len(shown)
+        footer.append(f"not shown: {hidden} variants with less than {format_share(least_share)} of the time each")
     wide = width is None or width >= WIDE_COLUMNS
     numbers = [Column(title=t, align="right") for t in ("share", "eager", "best", "floor", "speed-up")]
     if wide:
@@ -58,9 +66,7 @@ def operator_grid(rows: Sequence[OperatorRow], *, width: int | None = None, titl
     else:
         columns = (Column(title="variant"), *numbers, Column(title=""))
     record = _wide_record if wide else _narrow_record
-    return Grid(
-        title=title, columns=columns, records=tuple(record(r) for r in ordered), footer=(_coverage_line(ordered),)
-    )
+    return Grid(title=title, columns=columns, records=tuple(record(r) for r in shown), footer=tuple(footer))
 
 
 def _wide_record(row: OperatorRow) -> Record:

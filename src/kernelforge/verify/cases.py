@@ -68,7 +68,7 @@ def caps_for(level: Level, device: str) -> Caps:
     if level is Level.GATE:
         return Caps(observed=3, extra=6, case_bytes=scale * 2**22, total_bytes=scale * 2**25, least=4, most=9)
     return Caps(observed=12, extra=24, case_bytes=2**30 if device == "cuda" else 2**26,
-                total_bytes=scale * 2**29, least=8, most=48)  # fmt: skip
+                total_bytes=scale * 2**28, least=8, most=48)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,9 @@ from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.verb import verb
 
+LEAST_SHARE = 0.001
+"""Of the captured time: below it a variant is not listed unless it was tried."""
+
 
 @verb
 def demo(
@@ -32,7 +35,8 @@ def demo(
     with Progress(out) as progress:
         report = forge.demo(max_time_s=max_time, work_dir=work_dir, device=device, on_event=progress)
     tables = [
-        operator_grid(rows, width=out.width(), title=f"{name} on {report.device}") for name, rows in report.rows.items()
+        operator_grid(rows, width=out.width(), title=f"{name} on {report.device}", least_share=LEAST_SHARE)
+        for name, rows in report.rows.items()
     ]
     out.show(report.to_json(), [*tables, whole_model_grid(list(report.whole_model.values()))])
     out.note(demo_line(report.seconds, report.peak_rss_bytes))

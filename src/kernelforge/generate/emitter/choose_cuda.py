@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelforge.cards.types import Extent, Variant
+from kernelforge.generate.emitter.emit_straddle import can_straddle
 from kernelforge.generate.emitter.loops import Nest, bound, multiple_of
 from kernelforge.generate.emitter.schedule import Schedule
 from kernelforge.generate.types import Unforgeable
@@ -33,8 +34,12 @@ def cuda_schedules(
     return unique
 
 
-def vectors(nest: Nest, variant: Variant) -> tuple[int, ...]:
-    """Widths of an access in elements, widest first: 16 bytes of the widest packed tensor, if all bases are aligned."""
+def vectors(nest: Nest, variant: Variant, *, straddle: bool = False) -> tuple[int, ...]:
+    """Widths of an access in elements, widest first: 16 bytes of the widest packed tensor, if all bases are aligned.
+
+    Args:
+        straddle: an access may reach into the next row.
+    """
     packed = [a for a in nest.program.accesses() if a.strides[nest.row] == Extent(1)]
     if not packed:
         return (1,)
@@ -44,7 +49,7 @@ def vectors(nest: Nest, variant: Variant) -> tuple[int, ...]:
     result = []
     for vector in (8, 4, 2, 1):
         # A row whose length cannot be a multiple of the vector would run the scalar kernel anyway.
-        fits = not (nest.outer or nest.program.reduced) or _can_divide(nest.length, variant, vector)
+        fits = straddle or not (nest.outer or nest.program.reduced) or _can_divide(nest.length, variant, vector)
         if (
             vector * widest <= 16
             and fits
@@ -64,6 +69,8 @@ def _pointwise(nest: Nest, variant: Variant, dims: Mapping[str, int]) -> Iterabl
     big = points >= 1 << 22
     if nest.outer:
         length = nest.length.evaluate(dims)
+        if can_straddle(nest):
+            yield from _straddling(vectors(nest, variant, straddle=True)[0], bound(nest.length, variant), big=big)
         for vector in widths[:2]:
             yield from _pointwise_rows(vector, length, long_rows=length >= 512 * vector)
         return
@@ -77,6 +84,13 @@ def _pointwise(nest: Nest, variant: Variant, dims: Mapping[str, int]) -> Iterabl
                         yield Schedule(
                             mapping="flat", vector=vector, threads=threads, unroll=unroll, streaming=streaming
                         )
+
+
+def _straddling(vector: int, longest: int, *, big: bool) -> Iterable[Schedule]:
+    if 1 < vector <= longest:
+        for unroll in (1, 2, 4) if big else (1, 2):
+            for threads in (256, 128) if big else (128, 256):
+                yield Schedule(mapping="straddle", vector=vector, threads=threads, unroll=unroll)
 
 
 def _pointwise_rows(vector: int, length: int, *, long_rows: bool) -> Iterable[Schedule]:

@@ -18,7 +18,16 @@ from kernelforge.generate.emitter.stages import Pass, passes
 from kernelforge.operators.types import DTYPE_BYTES
 
 _TAKEN = ("row", "col", "rows", "length", "columns", "kept", "workspace", "stream", "lane", "chunk", "vector", "first",
-          "c", "k", "item", "end", "here", "blocks", "count", "point", "u", "kernel", "shared_bytes")  # fmt: skip
+          "c", "k", "item", "end", "here", "next", "left", "blocks", "block", "count", "point", "points", "u", "kernel",
+          "shared_bytes", "row_values")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Template arguments of the kernel, and the C condition under which launch picks them ("": in all other cases)."""
+
+    condition: str
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,8 @@ class Kernel:
     empty: str  # the condition under which nothing is launched
     functions: str = ""
     shared: str = ""  # bytes of dynamic shared memory, as C
+    template: str = ""  # template parameters of the kernel, if not those that `checks` asks for
+    versions: tuple[Version, ...] = ()  # of that template, the last one without a condition
 
 
 class CudaWriter(NestWriter):
@@ -97,22 +108,25 @@ class CudaWriter(NestWriter):
         return [f"const {self.program.compute} item = {text};", self.writer.combine(kind, total, "item")]
 
     def vector_loop(self, step: Pass, kept: str) -> list[str]:
-        """The statements for VEC adjacent points from `col` on: packed loads, a loop over k, packed stores."""
+        """The statements for VEC adjacent points from `col` on."""
+        loads, body, stores = self.vector_parts(step, kept)
+        if self.schedule.vector > 1:
+            body = ["#pragma unroll", "for (int k = 0; k < VEC; ++k) {", *indented(body), "}"]
+        return [*loads, *body, *stores]
+
+    def vector_parts(self, step: Pass, kept: str) -> tuple[list[str], list[str], list[str]]:
+        """Packed loads, the statements for point `col + k`, and packed stores."""
         column = "col + k" if self.schedule.vector > 1 else "col"
-        stores, body = self.point(step, column, kept)
-        lines = []
+        packed, body = self.point(step, column, kept)
+        loads, stores = [], []
         for tensor, access in self._packs.items():
             element = self._element(tensor)
-            lines.append(f"const Pack<{element}, VEC> {tensor}_pack = load<VEC>({self.row_name(access)} + col);")
-        lines += [f"Pack<{self._element(t)}, VEC> {t}_packed;" for t in stores]
-        if self.schedule.vector > 1:
-            lines += ["#pragma unroll", "for (int k = 0; k < VEC; ++k) {", *indented(body), "}"]
-        else:
-            lines += body
-        for tensor in stores:
+            loads.append(f"const Pack<{element}, VEC> {tensor}_pack = load<VEC>({self.row_name(access)} + col);")
+        loads += [f"Pack<{self._element(t)}, VEC> {t}_packed;" for t in packed]
+        for tensor in packed:
             store = next(s for s in self.program.stores if s.tensor == tensor)
-            lines.append(f"store({self.row_name(store)} + col, {tensor}_packed);")
-        return lines
+            stores.append(f"store({self.row_name(store)} + col, {tensor}_packed);")
+        return loads, body, stores
 
     def _element(self, tensor: str) -> str:
         return self.types[tensor].removeprefix("const ").removesuffix("*")
@@ -120,13 +134,13 @@ class CudaWriter(NestWriter):
     # ---- the file ----
     def file(self, parts: Kernel) -> str:
         name, vector = self.program.title, self.schedule.vector
-        checks = self.checks() if vector > 1 else ([], True)
-        template = vector > 1 and not checks[1]
+        template, versions = self._template(parts)
         body = "\n".join(parts.body)
         dims = [d.name for d in self.variant.dims if re.search(rf"\b{d.name}\b", body)]
-        restrict = "" if self.variant.mutates else " __restrict__"
         parameters = [
-            f"{kind}{restrict} {tensor}" for tensor, kind in self.types.items() if re.search(rf"\b{tensor}\b", body)
+            f"{kind}{self.restrict} {tensor}"
+            for tensor, kind in self.types.items()
+            if re.search(rf"\b{tensor}\b", body)
         ]
         arguments = [t for t in self.types if re.search(rf"\b{t}\b", body)]
         for size, extent in self._sizes().items():
@@ -145,7 +159,7 @@ class CudaWriter(NestWriter):
         if vector > 1:
             head.append(PACK.replace("$STORE", _STREAMING if self.schedule.streaming else _PLAIN))
         kernel = [parts.functions] if parts.functions else []
-        kernel += ["template <int VEC>"] if template else []
+        kernel += [f"template <{template}>"] if template else []
         kernel += [
             "__global__ void __launch_bounds__(THREADS)",
             wrapped(f"{name}_kernel(", parameters, ") {"),
@@ -153,12 +167,25 @@ class CudaWriter(NestWriter):
             "}",
             "",
         ]
-        launch = self._launch(parts, name, arguments, checks[0] if template else [])
+        launch = self._launch(parts, name, arguments, versions)
         return "\n".join(
             line if not line.lstrip().startswith("#pragma") else line.lstrip() for line in [*head, *kernel, *launch, ""]
         )
 
-    def _launch(self, parts: Kernel, name: str, arguments: list[str], checks: list[str]) -> list[str]:
+    def _template(self, parts: Kernel) -> tuple[str, tuple[Version, ...]]:
+        """Template parameters of the kernel, "" if it is no template, and its versions."""
+        if parts.template:
+            return parts.template, parts.versions
+        checks, always = self.checks() if self.schedule.vector > 1 else ([], True)
+        if always:
+            return "", (Version("", ""),)
+        return "int VEC", (Version(" && ".join(checks), str(self.schedule.vector)), Version("", "1"))
+
+    @property
+    def restrict(self) -> str:
+        return "" if self.variant.mutates else " __restrict__"
+
+    def _launch(self, parts: Kernel, name: str, arguments: list[str], versions: tuple[Version, ...]) -> list[str]:
         def call(vector: str) -> list[str]:
             kernel = f"{name}_kernel{vector}"
             lines = []
@@ -175,11 +202,13 @@ class CudaWriter(NestWriter):
         lines += [f"  if ({parts.empty}) return 0;", *indented(list(parts.sizes))]
         if parts.shared:
             lines.append(f"  const size_t shared_bytes = {parts.shared};")
-        if checks:
-            lines += [f"  if ({' && '.join(checks)}) {{", *indented(indented(call(f"<{self.schedule.vector}>")))]
-            lines += ["  } else {", *indented(indented(call("<1>"))), "  }"]
-        else:
-            lines += indented(call(""))
+        calls = [call(f"<{version.arguments}>" if version.arguments else "") for version in versions]
+        if len(calls) == 1:
+            return [*lines, *indented(calls[0]), "  return cudaGetLastError();", "}"]
+        for position, (version, text) in enumerate(zip(versions, calls, strict=True)):
+            test = f"if ({version.condition}) {{" if version.condition else "{"
+            lines += [f"  {'} else ' if position else ''}{test}", *indented(indented(text))]
+        lines.append("  }")
         return [*lines, "  return cudaGetLastError();", "}"]
 
     def _sizes(self) -> dict[str, Extent]:

@@ -12,21 +12,9 @@ from kernelforge.generate.emitter.schedule import Schedule
 from kernelforge.generate.emitter.signature import launch_head
 from kernelforge.generate.emitter.stages import Pass, keeps_loads, passes
 
-_TAKEN = (
-    "row",
-    "col",
-    "rows",
-    "length",
-    "columns",
-    "kept",
-    "workspace",
-    "tile",
-    "tiles",
-    "first",
-    "width",
-    "c",
-    "item",
-)
+_TAKEN = ("row", "col", "rows", "length", "columns", "kept", "workspace", "tile", "tiles", "first", "last", "width", "c",
+          "item", "block", "chunk", "one_row", "one_block", "one_chunk")  # fmt: skip
+_CHUNK = 2048  # points of a flat nest that a thread takes at a time
 
 
 def emit_cpp(nest: Nest, schedule: Schedule, variant: Variant) -> str:
@@ -50,6 +38,8 @@ class _Emitter(NestWriter):
             constants.append(
                 f"constexpr int64_t TILE = {self.schedule.vector};  // columns that go through the passes together"
             )
+        if not self.nest.outer and not self.program.reduced:
+            constants.append(f"constexpr int64_t CHUNK = {_CHUNK};  // points that a thread takes at a time")
         constants.append(
             f"constexpr int64_t GRAIN = {self.schedule.grain};  // points below which one thread does it all"
         )
@@ -84,11 +74,11 @@ class _Emitter(NestWriter):
         outer = bool(self.nest.outer)
         plan = self._plan
         lines = [*self._sizes(), *self._empty()]
-        parallel = f"schedule(static) if ({self._points} >= GRAIN)"
         if not outer and not self.program.reduced:
             lines += self.rows.hoisted([s.value for s in self.program.stores])
-            lines += [f"#pragma omp parallel for simd {parallel}", *self._loop(plan[-1], "length", simd=False)]
-            return lines
+            chunk = ["const int64_t first = chunk * CHUNK, last = std::min(first + CHUNK, length);"]
+            chunk += self._loop(plan[-1], "last", start="first")
+            return [*lines, *self._shared("chunk", "(length + CHUNK - 1) / CHUNK", chunk)]
         inner = [*self.outer_indices(), *self.pointers()]
         kept = self._kept()
         if self.schedule.cache == "buffer":
@@ -97,8 +87,19 @@ class _Emitter(NestWriter):
             inner += self._pass(step, kept)
         if not outer:
             return [*lines, *inner]
-        lines += [f"#pragma omp parallel for {parallel}", "for (int64_t row = 0; row < rows; ++row) {"]
-        return [*lines, *("  " + line for line in inner), "}"]
+        return [*lines, *self._shared("row", "rows", inner)]
+
+    def _shared(self, index: str, count: str, body: list[str]) -> list[str]:
+        """`body` for every index below `count`, shared among threads where there is enough to do.
+
+        A branch and no `if` clause: that would still enter a parallel region, and turn an inner `simd` off with it.
+        """
+        loop = f"for (int64_t {index} = 0; {index} < {count}; ++{index}) one_{index}({index});"
+        return [
+            f"const auto one_{index} = [=](int64_t {index}) {{", *("  " + line for line in body), "};",
+            f"if ({self._points} < GRAIN) {{", f"  {loop}", "} else {", "#pragma omp parallel for schedule(static)",
+            f"  {loop}", "}",
+        ]  # fmt: skip
 
     def _empty(self) -> list[str]:
         """A reduction over nothing still has a result, so only a space without rows ends early."""
@@ -128,14 +129,12 @@ class _Emitter(NestWriter):
         return lines
 
     def _loop(
-        self, step: Pass, end: str, *, kept: str = "", simd: bool = True, index: str = "col", total: str = "",
+        self, step: Pass, end: str, *, start: str = "0", kept: str = "", index: str = "col", total: str = "",
         clauses: bool = True,
     ) -> list[str]:  # fmt: skip
         """The loop of a pass over `index`; running reductions are variables, or arrays over it (`total`)."""
-        lines: list[str] = []
-        if simd:
-            lines.append(" ".join(["#pragma omp simd", *(self._clause(r) for r in step.reduces if clauses)]))
-        lines.append(f"for (int64_t {index} = 0; {index} < {end}; ++{index}) {{")
+        lines = [" ".join(["#pragma omp simd", *(self._clause(r) for r in step.reduces if clauses)])]
+        lines.append(f"for (int64_t {index} = {start}; {index} < {end}; ++{index}) {{")
         reads = dict.fromkeys(step.reads, kept) if kept else {}
         roots = self.roots(step)
         body, texts = self.rows.point(roots, reads)
@@ -198,8 +197,7 @@ class _Emitter(NestWriter):
             inner += self._tile_pass(step, self._kept())
         return [
             *self._sizes(), "const int64_t tiles = (columns + TILE - 1) / TILE;", f"if ({rows} == 0) return 0;",
-            f"#pragma omp parallel for schedule(static) if ({self._points} >= GRAIN)",
-            f"for (int64_t block = 0; block < {rows}; ++block) {{", *("  " + line for line in inner), "}",
+            *self._shared("block", rows, inner),
         ]  # fmt: skip
 
     def _tile_pass(self, step: Pass, kept: str) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from kernelforge.cards.types import Variant
 from kernelforge.generate.emitter.cuda_text import reduction_functions
 from kernelforge.generate.emitter.cuda_writer import CudaWriter, Kernel, indented
+from kernelforge.generate.emitter.emit_straddle import StraddlingRows
 from kernelforge.generate.emitter.ir import Load, Store
 from kernelforge.generate.emitter.loops import Nest, bound
 from kernelforge.generate.emitter.schedule import Schedule
@@ -15,6 +16,8 @@ from kernelforge.generate.emitter.stages import Pass
 
 def emit_cuda(nest: Nest, schedule: Schedule, variant: Variant) -> str:
     """The source of one schedule; every mapping but "tile"."""
+    if schedule.mapping == "straddle":
+        return StraddlingRows(nest, schedule, variant).source()
     if schedule.mapping in ("flat", "rows"):
         return _Pointwise(nest, schedule, variant).source()
     if schedule.mapping == "thread_row":

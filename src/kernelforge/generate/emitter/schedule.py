@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from kernelforge.digest import canonical_json
 
-Mapping: TypeAlias = Literal["flat", "rows", "warp_row", "block_row", "thread_row", "tile"]
+Mapping: TypeAlias = Literal["flat", "rows", "straddle", "warp_row", "block_row", "thread_row", "tile"]
 Cache: TypeAlias = Literal["registers", "shared", "buffer", "output", "reread"]
 
 
@@ -16,15 +16,14 @@ class Schedule:
     """One way to run a program. Fields that a mapping does not use keep their defaults.
 
     Attributes:
-        mapping: "flat": one index over all points; "rows": a row at a time; "warp_row", "block_row", "thread_row":
-            who works on a row (CUDA); "tile": a row per column of a tile of columns (CPU).
+        mapping: "flat": one index over all points; "rows": a row at a time; "straddle": one index over all points,
+            where a vector may reach into the next row (CUDA); "warp_row", "block_row", "thread_row": who works on a
+            row (CUDA); "tile": a row per column of a tile of columns (CPU).
         vector: elements per memory access (CUDA), or columns per tile (CPU).
         threads: per block (CUDA).
         lanes: threads that share a row (CUDA, "warp_row": 8, 16 or 32).
         unroll: vectors per thread that are in flight at once (CUDA).
         cache: where a row is kept between its passes.
-        online: maximum and sum of exponentials in one pass.
-        splits: blocks that share one row, through the workspace (CUDA).
         streaming: stores that bypass the caches.
         grain: points below which one thread does everything (CPU).
     """
@@ -35,8 +34,6 @@ class Schedule:
     lanes: int = 32
     unroll: int = 1
     cache: Cache = "reread"
-    online: bool = False
-    splits: int = 1
     streaming: bool = False
     grain: int = 0
 
