@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -20,7 +21,8 @@ def environment() -> dict[str, object]:
     facts: dict[str, object] = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": _git("rev-parse", "HEAD"),
+        # On a machine that got the files without the history, BENCH_COMMIT says which they are.
+        "commit": _git("rev-parse", "HEAD") or os.environ.get("BENCH_COMMIT", ""),
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -73,7 +73,12 @@ def export(
         skipped.append((choice.record.variant.label, reason))
         decisions[choice.record.variant.id] = DECISION_EAGER + reason
     header = _header(project)
-    decided = _decide(entries, output, header=header, project=project, settings=settings, say=say) if entries else []
+    picked = frozenset(project.record(prefix).variant.id for prefix in picks or {})
+    decided = (
+        _decide(entries, output, header=header, project=project, settings=settings, picked=picked, say=say)
+        if entries
+        else []
+    )
     for before, after in zip(entries, decided, strict=True):
         decision = after.decision("eager")
         if isinstance(decision, Off):
@@ -113,9 +118,14 @@ def _decide(
     header: Header,
     project: Project,
     settings: Settings,
+    picked: frozenset[str],
     say: Callable[[str], None],
 ) -> list[Entry]:
-    """Each entry with its decision for eager mode, from a timing through the dispatch path of a provisional package."""
+    """Each entry with its decision for eager mode, from a timing through the dispatch path of a provisional package.
+
+    Args:
+        picked: variants whose kernel was picked by hand: used whatever its time. Only validity is not for hands.
+    """
     provisional = output.with_name(f".{output.name}.provisional")
     try:
         write_package(provisional, entries, header=header)
@@ -123,7 +133,7 @@ def _decide(
         for entry, timing in zip(
             entries, time_through_dispatch(provisional, entries, project, settings, say), strict=True
         ):
-            if timing.interval.low > MIN_SPEEDUP_LOW:
+            if timing.interval.low > MIN_SPEEDUP_LOW or entry.variant.id in picked:
                 decision: Use | Off = Use()
             else:
                 i = timing.interval

@@ -63,9 +63,6 @@ CASES: Mapping[str, Case] = {
     "layer_norm_two_axes": Case("layer_norm", (BLOCK,), {"normalized_shape": (6, 7)}),
     "rms_norm": Case("rms_norm", ((5, 72),), {"normalized_shape": (72,), "weight": (72,)}),
     "batch_norm": Case("batch_norm", (IMAGE, (6,), (6,), (6,), (6,)), special=True),
-    "batch_norm_odd_rows": Case("batch_norm", (ODD_IMAGE, (3,), (3,), (3,), (3,)), special=True),
-    "batch_norm_length": Case("batch_norm", ((3, 6, 5), (6,), (6,), (6,), (6,))),
-    "mul_gate": Case("mul", (ODD_IMAGE, (5, 3, 1, 1))),
     "max_pool": Case("max_pool2d", (IMAGE,), {"kernel_size": 3, "stride": 2, "padding": 1}, special=True),
     "max_pool_ceil": Case("max_pool2d", (ODD_IMAGE,), {"kernel_size": 2, "ceil_mode": True}, special=True),
     "max_pool_dilated": Case("max_pool2d", (IMAGE,), {"kernel_size": (3, 2), "dilation": 2, "stride": 1}),
@@ -86,6 +83,9 @@ CASES: Mapping[str, Case] = {
     "nearest_exact": Case("interpolate", (IMAGE,), {"size": (40, 17), "mode": "nearest-exact"}),
     "bilinear": Case("interpolate", (IMAGE,), {"size": (11, 76), "mode": "bilinear"}),
     "bilinear_corners": Case("interpolate", (IMAGE,), {"scale_factor": 1.3, "mode": "bilinear", "align_corners": True}),
+    "batch_norm_odd_rows": Case("batch_norm", (ODD_IMAGE, (3,), (3,), (3,), (3,)), special=True),
+    "batch_norm_length": Case("batch_norm", ((3, 6, 5), (6,), (6,), (6,), (6,))),
+    "mul_gate": Case("mul", (ODD_IMAGE, (5, 3, 1, 1))),
 }
 
 

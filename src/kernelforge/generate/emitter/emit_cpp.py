@@ -12,8 +12,8 @@ from kernelforge.generate.emitter.schedule import Schedule
 from kernelforge.generate.emitter.signature import launch_head
 from kernelforge.generate.emitter.stages import Pass, keeps_loads, passes
 
-_TAKEN = ("row", "col", "rows", "length", "columns", "kept", "workspace", "tile", "tiles", "first", "last", "width", "c",
-          "item", "block", "chunk", "one_row", "one_block", "one_chunk")  # fmt: skip
+_TAKEN = ("row", "col", "rows", "length", "columns", "kept", "workspace", "tile", "tiles", "first", "last", "width",
+          "c", "item", "block", "chunk", "one_row", "one_block", "one_chunk")  # fmt: skip
 _CHUNK = 2048  # points of a flat nest that a thread takes at a time
 
 

@@ -50,8 +50,10 @@ class StraddlingRows(CudaWriter):
 
     def source(self) -> str:
         schedule, vector = self.schedule, self.schedule.vector
-        constants = [f"constexpr int THREADS = {schedule.threads};",
-                     f"constexpr int UNROLL = {schedule.unroll};  // accesses of a thread, in flight at once"]  # fmt: skip
+        constants = (
+            f"constexpr int THREADS = {schedule.threads};",
+            f"constexpr int UNROLL = {schedule.unroll};  // accesses of a thread, in flight at once",
+        )
         versions = self._versions()
         scalar = versions[-1].arguments == "1, false"
         width = f"(length >= {vector} ? {vector} : 1)" if scalar else str(vector)
@@ -59,7 +61,7 @@ class StraddlingRows(CudaWriter):
                 "const unsigned blocks = unsigned((int64_t(points) + block - 1) / block);")  # fmt: skip
         return self.file(
             Kernel(
-                constants=tuple(constants), body=tuple(self._body()), sizes=grid, empty="points == 0",
+                constants=constants, body=tuple(self._body()), sizes=grid, empty="points == 0",
                 functions="\n".join(self._row_values()), template="int VEC, bool STRADDLES", versions=versions,
             )
         )  # fmt: skip
