@@ -1,8 +1,9 @@
-"""From winners to a package: certify, write, time each entry through the real dispatch path, decide, write again.
+"""From winners to a package: certify, time each entry through the real dispatch path, narrow or leave out, write.
 
 An entry's decision for eager mode is taken here: the kernel must beat the original call by `MIN_SPEEDUP_LOW` beyond the
 noise when both are called from Python as a model calls them, so that a microsecond won by the kernel and lost by the
-guard does not count.
+guard does not count. Where only larger sizes win, the guard shrinks to those: the same source is built for the narrowed
+variant, certified and timed again, because that is the binary that ships.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelforge.certification import time_through_dispatch
+from kernelforge.build.types import Artifact, BuildFailure
+from kernelforge.cards.types import VariantRecord
+from kernelforge.certification import DispatchTiming, time_through_dispatch
+from kernelforge.digest import Json
 from kernelforge.evaluate.types import Scored, WorkerFailure
+from kernelforge.generate.types import Candidate
 from kernelforge.package.serial import make_entry
-from kernelforge.package.types import Entry, Header, Off, Use
+from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
-from kernelforge.report.rows import DECISION_EAGER, ExportReport
+from kernelforge.report.rows import DECISION_EAGER, DECISION_USE, ExportReport
 from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners
-from kernelforge.settings import Settings
 from kernelforge.verify.types import Accepted, Rejected
 
 if TYPE_CHECKING:
-    from kernelforge.evaluate.judge import Judge
     from kernelforge.store.project import Project
+    from kernelforge.workshop import Workshop
 
 NOT_MEASURED = "not measured in this mode"
 
@@ -34,60 +38,142 @@ class Exported:
     """A written package and what was decided.
 
     Attributes:
-        decisions: variant id -> decision for the operator table, for variants that the certificate turned down.
+        decisions: variant id -> decision for the operator table, where it differs from what the search said.
     """
 
     report: ExportReport
     decisions: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Certified:
+    """A kernel that has its certificate. `origin` is the record that was captured, `record` the one it serves."""
+
+    origin: VariantRecord
+    record: VariantRecord
+    candidate: Candidate
+    scored: Scored
+    node: str
+
+
 def export(
     project: Project,
     output: Path,
     *,
-    judge: Judge,
-    settings: Settings,
+    workshop: Workshop,
     picks: Mapping[str, str] | None = None,
     say: Callable[[str], None],
 ) -> Exported:
     """Write the project's winners as a package.
 
+    Args:
+        picks: variant -> node, by hand: used whatever its time, but never an invalid one.
+
     Raises:
         NotFound, UsageError: a pick names nothing, or nothing valid. PackageError: the file cannot be written.
     """
-    choices = choose_winners(project, picks)
-    skipped = [(c.record.variant.label, c.reason) for c in choices if c.node is None]
-    decisions: dict[str, str] = {}
-    entries: list[Entry] = []
-    for choice in choices:
-        if choice.node is None:
-            continue
-        assert isinstance(choice.node.outcome, Scored)
-        say(f"certifying {choice.record.variant.label}")
-        scored = _with_binary(choice.node.outcome, project)
-        verdict = judge.certify(scored.artifact, choice.record, project.examples)
-        if isinstance(verdict, Accepted):
-            entries.append(_entry(choice, replace(scored, verdict=verdict)))
-            continue
-        reason = f"certificate: {_in_words(verdict)}"
-        skipped.append((choice.record.variant.label, reason))
-        decisions[choice.record.variant.id] = DECISION_EAGER + reason
-    header = _header(project)
+    exporter = _Exporter(project=project, output=output, workshop=workshop, say=say)
     picked = frozenset(project.record(prefix).variant.id for prefix in picks or {})
-    decided = (
-        _decide(entries, output, header=header, project=project, settings=settings, picked=picked, say=say)
-        if entries
-        else []
-    )
-    for before, after in zip(entries, decided, strict=True):
-        decision = after.decision("eager")
-        if isinstance(decision, Off):
-            skipped.append((before.variant.label, decision.reason))
-            decisions[before.variant.id] = DECISION_EAGER + decision.reason
-    package = write_package(output, decided, header=header)
-    used = sum(isinstance(e.decision("eager"), Use) for e in package.entries)
-    report = ExportReport(path=str(output), entries=used, skipped=tuple(skipped), size_bytes=output.stat().st_size)
-    return Exported(report=report, decisions=decisions)
+    return exporter.run(choose_winners(project, picks), picked)
+
+
+class _Exporter:
+    """One export."""
+
+    def __init__(self, *, project: Project, output: Path, workshop: Workshop, say: Callable[[str], None]) -> None:
+        self.project, self.output, self.workshop, self.say = project, output, workshop, say
+        self.header = _header(project)
+        self.skipped: list[tuple[str, str]] = []
+        self.decisions: dict[str, str] = {}
+
+    def run(self, choices: Sequence[Choice], picked: frozenset[str]) -> Exported:
+        self.skipped = [(c.record.variant.label, c.reason) for c in choices if c.node is None]
+        certified = [c for c in map(self._certify_choice, choices) if c is not None]
+        entries: list[Entry] = []
+        narrowed: list[_Certified] = []
+        for kernel, timing in zip(certified, self._time(certified), strict=True):
+            if timing.interval.low > MIN_SPEEDUP_LOW or kernel.origin.variant.id in picked:
+                entries.append(_entry(kernel, timing, Use()))
+                continue
+            smaller = self._narrow(kernel, timing)
+            if smaller is not None:
+                narrowed.append(smaller)
+            else:
+                entries.append(self._turn_down(kernel, timing))
+        for kernel, timing in zip(narrowed, self._time(narrowed), strict=True):
+            if timing.interval.low > MIN_SPEEDUP_LOW:
+                entries.append(_entry(kernel, timing, Use()))
+                least = kernel.record.variant.min_elements
+                self.decisions[kernel.origin.variant.id] = f"{DECISION_USE}: from {least} elements on"
+            else:
+                entries.append(self._turn_down(kernel, timing))
+        package = write_package(self.output, entries, header=self.header)
+        used = sum(isinstance(e.decision("eager"), Use) for e in package.entries)
+        report = ExportReport(
+            path=str(self.output), entries=used, skipped=tuple(self.skipped), size_bytes=self.output.stat().st_size
+        )
+        return Exported(report=report, decisions=self.decisions)
+
+    def _certify_choice(self, choice: Choice) -> _Certified | None:
+        node, record = choice.node, choice.record
+        if node is None:
+            return None
+        assert isinstance(node.outcome, Scored)
+        # The binary from where the project keeps it: the build cache may be gone.
+        artifact = replace(node.outcome.artifact, path=self.project.binary(node.outcome.artifact.digest))
+        kernel = _Certified(
+            origin=record, record=record, candidate=node.candidate, scored=replace(node.outcome, artifact=artifact),
+            node=node.id,
+        )  # fmt: skip
+        return self._certify(kernel)
+
+    def _certify(self, kernel: _Certified) -> _Certified | None:
+        self.say(f"certifying {kernel.record.variant.label}")
+        verdict = self.workshop.judge.certify(kernel.scored.artifact, kernel.record, self.project.examples)
+        if isinstance(verdict, Accepted):
+            return replace(kernel, scored=replace(kernel.scored, verdict=verdict))
+        self._skip(kernel, f"certificate: {_in_words(verdict)}")
+        return None
+
+    def _time(self, kernels: Sequence[_Certified]) -> list[DispatchTiming]:
+        if not kernels:
+            return []
+        provisional = self.output.with_name(f".{self.output.name}.provisional")
+        try:
+            write_package(provisional, [_entry(k, None, Use()) for k in kernels], header=self.header)
+            timings = time_through_dispatch(
+                provisional, [k.record for k in kernels], self.project.examples, self.workshop.settings, say=self.say
+            )
+            return list(timings)
+        finally:
+            provisional.unlink(missing_ok=True)
+
+    def _narrow(self, kernel: _Certified, timing: DispatchTiming) -> _Certified | None:
+        """The kernel for only those sizes that win, built and certified for them; None if there are none."""
+        variant = kernel.record.variant
+        least = timing.wins_from(variant, MIN_SPEEDUP_LOW)
+        if least is None:
+            return None
+        smaller = replace(variant, min_elements=least)
+        points = tuple(p for p in kernel.record.points if smaller.admits_dims(p.dims))
+        record = replace(kernel.record, variant=smaller, points=points)
+        candidate = replace(kernel.candidate, variant_id=smaller.id, parent=kernel.candidate.id)
+        artifact: Artifact | BuildFailure = self.workshop.backend.build(candidate, smaller)
+        if isinstance(artifact, BuildFailure):
+            self.say(f"{smaller.label} does not build although {variant.label} does: {artifact.detail}")
+            return None
+        scored = replace(kernel.scored, artifact=artifact)
+        return self._certify(replace(kernel, record=record, candidate=candidate, scored=scored))
+
+    def _turn_down(self, kernel: _Certified, timing: DispatchTiming) -> Entry:
+        i = timing.interval
+        reason = f"through dispatch not faster beyond noise: {i.median:.2f}x [{i.low:.2f}, {i.high:.2f}]"
+        self._skip(kernel, reason)
+        return _entry(kernel, timing, Off(reason=reason))
+
+    def _skip(self, kernel: _Certified, reason: str) -> None:
+        self.skipped.append((kernel.origin.variant.label, reason))
+        self.decisions[kernel.origin.variant.id] = DECISION_EAGER + reason
 
 
 def _in_words(verdict: Rejected | WorkerFailure) -> str:
@@ -96,55 +182,16 @@ def _in_words(verdict: Rejected | WorkerFailure) -> str:
     return f"{verdict.reason}: {verdict.case}: {verdict.detail}"
 
 
-def _with_binary(scored: Scored, project: Project) -> Scored:
-    """The trial with its artifact where the project keeps it; the build cache may be gone."""
-    path = project.binary(scored.artifact.digest)
-    return replace(scored, artifact=replace(scored.artifact, path=path))
-
-
-def _entry(choice: Choice, scored: Scored) -> Entry:
-    assert choice.node is not None
+def _entry(kernel: _Certified, timing: DispatchTiming | None, decision: Decision) -> Entry:
     off = Off(reason=NOT_MEASURED)
-    return make_entry(
-        variant=choice.record.variant, candidate=choice.node.candidate, scored=scored, share=choice.record.share,
-        decisions={"eager": Use(), "graphed": off, "compiled": off}, node=choice.node.id,
+    entry = make_entry(
+        variant=kernel.record.variant, candidate=kernel.candidate, scored=kernel.scored, share=kernel.record.share,
+        decisions={"eager": decision, "graphed": off, "compiled": off}, node=kernel.node,
     )  # fmt: skip
-
-
-def _decide(
-    entries: Sequence[Entry],
-    output: Path,
-    *,
-    header: Header,
-    project: Project,
-    settings: Settings,
-    picked: frozenset[str],
-    say: Callable[[str], None],
-) -> list[Entry]:
-    """Each entry with its decision for eager mode, from a timing through the dispatch path of a provisional package.
-
-    Args:
-        picked: variants whose kernel was picked by hand: used whatever its time. Only validity is not for hands.
-    """
-    provisional = output.with_name(f".{output.name}.provisional")
-    try:
-        write_package(provisional, entries, header=header)
-        decided = []
-        for entry, timing in zip(
-            entries, time_through_dispatch(provisional, entries, project, settings, say), strict=True
-        ):
-            if timing.interval.low > MIN_SPEEDUP_LOW or entry.variant.id in picked:
-                decision: Use | Off = Use()
-            else:
-                i = timing.interval
-                decision = Off(
-                    reason=f"through dispatch not faster beyond noise: {i.median:.2f}x [{i.low:.2f}, {i.high:.2f}]"
-                )
-            measurement = {**entry.measurement, "dispatch": timing.to_json()}
-            decided.append(replace(entry, decisions={**entry.decisions, "eager": decision}, measurement=measurement))
-        return decided
-    finally:
-        provisional.unlink(missing_ok=True)
+    if timing is None:
+        return entry
+    measurement: Mapping[str, Json] = {**entry.measurement, "dispatch": timing.to_json()}
+    return replace(entry, measurement=measurement)
 
 
 def _header(project: Project) -> Header:

@@ -216,9 +216,8 @@ def export_project(
     from kernelforge.workshop import open_workshop
 
     opened = Project.open(project)
-    resolved = settings or load_settings()
-    with open_workshop(opened.device, resolved) as workshop:
-        exported = export(opened, output, judge=workshop.judge, settings=resolved, picks=picks, say=on_event)
+    with open_workshop(opened.device, settings or load_settings()) as workshop:
+        exported = export(opened, output, workshop=workshop, picks=picks, say=on_event)
     return exported.report
 
 

@@ -70,7 +70,7 @@ def run_pipeline(
             opened, records, Budget(seconds=_search_seconds(max_time_s, time.monotonic() - started)),
             on_event=on_event, should_stop=should_stop,
         )  # fmt: skip
-        exported = export(opened, output, judge=workshop.judge, settings=settings, say=on_event)
+        exported = export(opened, output, workshop=workshop, say=on_event)
     rows = _rows(opened, exported.decisions)
     package = _load(output) if exported.report.entries else None
     on_event(f"timing the whole model {loaded.name}")

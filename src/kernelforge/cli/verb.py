@@ -80,7 +80,7 @@ def require_speedup_of(rows: Sequence[OperatorRow], wanted: float | None) -> Non
     """
     if wanted is None:
         return
-    lows = [row.speedup_low for row in rows if row.decision == DECISION_USE and row.speedup_low is not None]
+    lows = [row.speedup_low for row in rows if row.decision.startswith(DECISION_USE) and row.speedup_low is not None]
     if max(lows, default=0.0) < wanted:
         typer.echo(f"no kernel is surely {wanted:g} times faster (--require-speedup)", err=True)
         raise typer.Exit(TOO_SLOW)

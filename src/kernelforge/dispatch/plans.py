@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from kernelforge.capture.facts import memory_aliases
+from kernelforge.capture.facts import tensor_spec
 from kernelforge.cards.types import TensorPattern, Variant
 from kernelforge.dispatch.decide import Admitted
 from kernelforge.dispatch.types import Kernel
@@ -33,6 +33,7 @@ class Hit:
 
     Attributes:
         order: for each input of the variant its position among the call's tensors.
+        spans: for each input the bytes from its first to its last element.
         outputs: how to allocate them. scalars: in the variant's order.
         device: CUDA device index, or -1.
         portable: the plan holds for every call of the variant with the same arguments beside the tensors: its one
@@ -43,6 +44,7 @@ class Hit:
     launch: Callable[..., int]
     counter: list[int]
     order: tuple[int, ...]
+    spans: tuple[int, ...]
     outputs: tuple[Output, ...]
     scalars: tuple[float, ...]
     workspace_bytes: int
@@ -53,9 +55,13 @@ class Hit:
         """The term of the guard that the call's memory fails, or "". Only operators that write an input can fail."""
         variant = self.entry.variant
         inputs = [tensors[i] for i in self.order]
-        aliases = memory_aliases(inputs)
-        if aliases and tuple(p for p in aliases if set(p) & set(variant.mutates)) != variant.aliases:
-            return "alias"
+        starts = [tensor.data_ptr() for tensor in inputs]
+        for target in variant.mutates:
+            first, last = starts[target], starts[target] + self.spans[target]
+            for other, start in enumerate(starts):
+                overlap = other != target and start < last and first < start + self.spans[other]
+                if overlap and (min(other, target), max(other, target)) not in variant.aliases:
+                    return "alias"
         inference = torch.is_inference_mode_enabled()
         if any(inputs[i].is_inference() and not inference for i in variant.mutates):
             return "inference tensor"
@@ -101,7 +107,8 @@ def hit_plan(admitted: Admitted, kernel: Kernel, tensors: Sequence[torch.Tensor]
     scalars = tuple(admitted.scalars[s.name] for s in variant.scalars)
     portable = len(outputs) == 1 and not variant.mutates and not workspace and _like_an_input(variant, outputs[0][0])
     return Hit(
-        entry=admitted.entry, launch=kernel.launch, counter=counter, order=order, outputs=outputs, scalars=scalars,
+        entry=admitted.entry, launch=kernel.launch, counter=counter, order=order, outputs=outputs,
+        spans=tuple(tensor_spec(t).storage_bytes for t in inputs), scalars=scalars,
         workspace_bytes=workspace, device=inputs[0].get_device(), portable=portable,
     )  # fmt: skip
 

@@ -63,7 +63,7 @@ class OperatorRow:
         eager_us: eager time of a call, as measured beside the best candidate, else in the model.
         best_us, speedup, speedup_low, speedup_high: of the best accepted candidate.
         floor_us: roofline floor of a call.
-        decision: "use", "eager: <reason>", "not forged: <reason>" or "pending" (no trial yet).
+        decision: "use", "use: <for which sizes>", "eager: <reason>", "not forged: <reason>" or "pending" (no trial).
         trials: how many candidates were judged. describe: tensors, arguments and outputs in one line.
     """
 

@@ -102,13 +102,13 @@ def _number_cells(row: OperatorRow) -> tuple[Cell, ...]:
 
 
 def _decision_tone(decision: str) -> Tone:
-    if decision == DECISION_USE:
+    if decision.startswith(DECISION_USE):
         return "good"
     return "warn" if decision.startswith(DECISION_EAGER) else "dim"
 
 
 def _coverage_line(rows: Sequence[OperatorRow]) -> str:
-    used = [r for r in rows if r.decision == DECISION_USE]
+    used = [r for r in rows if r.decision.startswith(DECISION_USE)]
     line = f"{len(used)} of {_count(len(rows), 'variant')} use a generated kernel"
     return f"{line}, {format_share(sum(r.share for r in used))} of the captured time" if used else line
 

@@ -44,6 +44,11 @@ class Level(StrEnum):
     CERTIFICATE = "certificate"
 
 
+LARGE_BYTES = 1 << 27
+LEAST_LARGE = {Level.GATE: 2, Level.CERTIFICATE: 4}
+"""A case above `LARGE_BYTES` costs seconds; so many drawn ones are taken of such sizes beside the captured one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
     """Bounds of a set of cases.
@@ -150,8 +155,9 @@ class CaseMaker:
         order = (*choices, *sorted(choices, key=lambda c: footprint_bytes(variant, c.dims)))
         for position in range(wanted):
             choice = order[position % len(order)] if len(choices) > 1 else choices[0]
-            budget -= footprint_bytes(variant, choice.dims)
-            if budget < 0 and position >= caps.least:
+            footprint = footprint_bytes(variant, choice.dims)
+            budget -= footprint
+            if budget < 0 and position >= (caps.least if footprint <= LARGE_BYTES else LEAST_LARGE[level]):
                 break
             plans.append(CasePlan(choice=self._with_scalars(choice), distribution=ROTATION[position % len(ROTATION)]))
         return tuple(plans)
