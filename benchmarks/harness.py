@@ -20,9 +20,10 @@ def environment() -> dict[str, object]:
 
     facts: dict[str, object] = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        # Of paths only the names: where they lay says nothing, and names somebody's machine.
+        "command": " ".join(Path(word).name if word.startswith("/") else word for word in sys.argv),
         # On a machine that got the files without the history, BENCH_COMMIT says which they are.
-        "commit": _git("rev-parse", "HEAD") or os.environ.get("BENCH_COMMIT", ""),
+        "commit": os.environ.get("BENCH_COMMIT") or _git("rev-parse", "--verify", "HEAD"),
         "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -34,6 +34,7 @@ from kernelforge.generate.types import Candidate
 from kernelforge.runner.eager import EagerWorker
 from kernelforge.runner.session import RunnerSession
 from kernelforge.settings import Settings
+from kernelforge.verify.cases import LARGE_BYTES
 from kernelforge.verify.gate import recheck, verify
 from kernelforge.verify.prepare import EagerBaseline
 from kernelforge.verify.types import Accepted, Rejected, Verdict
@@ -131,7 +132,8 @@ class Judge:
 
     def _certify(self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, calls: int) -> Verdict:
         cases = self._workbench.certificate(record, examples)
-        small = sorted(cases, key=lambda c: c.size_bytes)[:4]
+        small = sorted(cases, key=lambda c: c.size_bytes)
+            small = small[: 4 if small[0].size_bytes <= LARGE_BYTES else 1]
         with self._session(artifact) as session:
             verdict = verify(session, record.variant, cases)
             if isinstance(verdict, Rejected):
