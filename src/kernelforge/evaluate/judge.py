@@ -133,7 +133,7 @@ class Judge:
     def _certify(self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, calls: int) -> Verdict:
         cases = self._workbench.certificate(record, examples)
         small = sorted(cases, key=lambda c: c.size_bytes)
-            small = small[: 4 if small[0].size_bytes <= LARGE_BYTES else 1]
+        small = small[: 4 if small[0].size_bytes <= LARGE_BYTES else 1]
         with self._session(artifact) as session:
             verdict = verify(session, record.variant, cases)
             if isinstance(verdict, Rejected):
