@@ -112,8 +112,10 @@ def run_job(name: str, load: Callable[[], LoadedModel], *, device: Device, secon
                 row["build_seconds"] = node.outcome.artifact.seconds
             rows.append(row)
         trials[choice.record.variant.label] = rows
+    report = result.report.to_json()
+    names = {key: Path(str(report[key])).name for key in ("package", "project")}  # the folder was a temporary one
     return {
-        **result.report.to_json(), "capture": dict(opened.capture_info), "trials": trials,
+        **report, **names, "capture": dict(opened.capture_info), "trials": trials,
         "job_seconds": time.monotonic() - started,
     }  # fmt: skip
 
