@@ -167,3 +167,17 @@ extern "C" int launch(const float* input, int64_t n0, float* out, void*, cudaStr
     assert isinstance(artifact, Artifact), artifact
     assert "registers" in artifact.log
     print(f"nvcc build: {artifact.seconds:.2f} s")
+
+
+def test_a_dim_that_is_seen_only_as_a_multiple_is_derived_and_a_remainder_refused(tmp_path: Path) -> None:
+    twice = TensorPattern(shape=(Extent(2, ("n0",)),), stride=(Extent(1),), dtype="float32", alignment=4)
+    variant = dataclasses.replace(VARIANT, tensors=(twice,), outputs=(twice,))
+    source = 'extern "C" int launch(const float*, int64_t n0, float* out, void*) { out[0] = float(n0); return 0; }'
+    backend = get_backend("cpp", load_settings({"KFORGE_CACHE_DIR": str(tmp_path)}))
+    artifact = backend.build(candidate(source, variant), variant)
+    assert isinstance(artifact, Artifact), artifact
+    launch = tvm_ffi.load_module(str(artifact.path))["launch"]
+    out = torch.empty(10)
+    assert launch(torch.empty(10), out, 0, 0) == 0 and out[0] == 5
+    code = launch(torch.empty(11), torch.empty(11), 0, 0)
+    assert refusal_terms(variant)[code - 1] == "shape of input"

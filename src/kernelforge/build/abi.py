@@ -22,18 +22,6 @@ _CPP_HEADERS = ("algorithm", "cmath", "cstddef", "cstdint", "cstring", "limits")
 _CUDA_HEADERS = ("cuda_runtime.h", "cuda_fp16.h", "cuda_bf16.h", "cfloat", "climits", *_CPP_HEADERS)
 
 
-def unsupported_reason(variant: Variant) -> str:
-    """Why the ABI cannot express the variant, or "" if it can."""
-    for pattern in (*variant.tensors, *variant.outputs):
-        if pattern.dtype not in CPP_TYPES:
-            return f"dtype {pattern.dtype} has no C type in the ABI"
-    if not variant.tensors:
-        return "a call without input tensors is not forged"
-    if not variant.outputs and not variant.mutates:
-        return "the call has no tensor output"
-    return ""
-
-
 def c_types(backend: str) -> Mapping[str, str]:
     """C type of each dtype for a backend ("cpp" or "cuda")."""
     return CUDA_TYPES if backend == "cuda" else CPP_TYPES
@@ -60,7 +48,7 @@ def prelude(variant: Variant, backend: str) -> str:
     """The generated head of the source: headers, the variant in words, constants, and the signature of `launch`.
 
     Args:
-        variant: must pass `unsupported_reason`.
+        variant: a forgeable one: every dtype has a C type, every dim can be read off a size.
         backend: "cpp" or "cuda".
     """
     headers = _CUDA_HEADERS if backend == "cuda" else _CPP_HEADERS

@@ -35,6 +35,24 @@ def refusal_terms(variant: Variant) -> tuple[str, ...]:
     return tuple(terms)
 
 
+def dim_source(variant: Variant, name: str) -> tuple[int, int, int]:
+    """Where a dim can be read off: tensor (inputs, then outputs), axis, and by what the size there is to be divided.
+
+    Raises:
+        ValueError: no size is the dim or a multiple of it.
+    """
+    found = [
+        (size.coefficient, tensor, axis)
+        for tensor, pattern in enumerate([*variant.tensors, *variant.outputs])
+        for axis, size in enumerate(pattern.shape)
+        if size.dims == (name,)
+    ]
+    if not found:
+        raise ValueError(f"no size of {variant.label} is a multiple of {name} alone")
+    coefficient, tensor, axis = min(found)
+    return tensor, axis, coefficient
+
+
 def guard_body(variant: Variant) -> str:
     """C source of the guarded entry."""
     patterns = [*variant.tensors, *variant.outputs]
@@ -77,13 +95,11 @@ def _check_sizes(variant: Variant) -> list[str]:
     patterns = [*variant.tensors, *variant.outputs]
     lines = []
     for dim in variant.dims:
-        source = next(
-            (i, axis)
-            for i, pattern in enumerate(patterns)
-            for axis, size in enumerate(pattern.shape)
-            if size == Extent(1, (dim.name,))
-        )
-        lines.append(f"  const int64_t {dim.name} = t[{source[0]}]->shape[{source[1]}];")
+        tensor, axis, coefficient = dim_source(variant, dim.name)
+        given = f"t[{tensor}]->shape[{axis}]"
+        if coefficient != 1:
+            lines.append(f"  if ({given} % {coefficient} != 0) KF_REFUSE({8 + 7 * tensor});")
+        lines.append(f"  const int64_t {dim.name} = {given}{f' / {coefficient}' if coefficient != 1 else ''};")
         rules = f"{dim.name} < {dim.low} || {dim.name} > {dim.high}"
         if dim.multiple_of > 1:
             rules += f" || {dim.name} % {dim.multiple_of} != 0"
