@@ -75,7 +75,7 @@ def _decision(choice: Choice, nodes: Sequence[Node]) -> str:
         return DECISION_EAGER + choice.reason
     operator = choice.record.variant.operator
     if not get_operator(operator).family:
-        return f"{DECISION_EAGER}no template makes {operator}; `kforge eval` judges a kernel of your own"
+        return f"{DECISION_EAGER}no template makes {operator}"
     return DECISION_PENDING
 
 
