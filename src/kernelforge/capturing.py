@@ -43,6 +43,7 @@ def capture_calls(
     with start_draft(project, overwrite=overwrite) as draft:
         recording = record(calls, device=device, example_store=draft.examples, name=model)
         cards = distill(recording, model=model, shapes=shapes)
+        draft.examples.prune({p.example for card in cards for r in card.variants for p in r.points if p.example})
         info = _capture_info(recording, source)
         draft.publish(model=model, device=device, cards=cards, capture_info=info)
     records = [r for card in cards for r in card.variants]

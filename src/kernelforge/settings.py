@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
+
 PREFIX = "KFORGE_"
 
 
@@ -40,9 +42,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     def flag(name: str) -> bool:
         return env.get(name, "").lower() in {"1", "true", "yes", "on"}
 
-    cache = env.get(PREFIX + "CACHE_DIR") or str(
-        Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernelforge"
-    )
+    cache = env.get(PREFIX + "CACHE_DIR") or platformdirs.user_cache_dir("kernelforge")
     return Settings(
         cache_dir=Path(cache),
         disabled=flag(PREFIX + "DISABLE"),

@@ -43,21 +43,21 @@ class BuildCache:
         shutil.rmtree(entry, ignore_errors=True)
         return None
 
-    def workplace(self) -> Path:
+    def scratch(self) -> Path:
         """A fresh temporary folder on the cache's file system; the caller removes it or hands it to `put`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._remove_stale()
         return Path(tempfile.mkdtemp(prefix=".build-", dir=self.folder))
 
-    def put(self, key: str, workplace: Path, record: Mapping[str, object], *, seconds: float) -> Artifact:
-        """Turn a workplace that holds `kernel.so` into the entry of `key`."""
-        complete = {**record, "digest": digest_bytes((workplace / "kernel.so").read_bytes())}
-        (workplace / "build.json").write_text(json.dumps(complete, indent=1))
+    def put(self, key: str, scratch: Path, record: Mapping[str, object], *, seconds: float) -> Artifact:
+        """Turn a scratch that holds `kernel.so` into the entry of `key`."""
+        complete = {**record, "digest": digest_bytes((scratch / "kernel.so").read_bytes())}
+        (scratch / "build.json").write_text(json.dumps(complete, indent=1))
         entry = self.folder / key
         try:
-            workplace.rename(entry)
+            scratch.rename(entry)
         except OSError:  # another builder of the same key was first; its binary is as good as ours
-            shutil.rmtree(workplace, ignore_errors=True)
+            shutil.rmtree(scratch, ignore_errors=True)
             existing = self.get(key)
             if existing is not None:
                 return existing

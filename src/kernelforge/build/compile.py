@@ -30,7 +30,7 @@ class Toolchain:
     Attributes:
         backend: "cpp" or "cuda". suffix: of the source file.
         compiler: path; version: its own version line, part of the cache key.
-        commands: argument lists, run in order in the workplace; `kernel<suffix>` goes in, `kernel.so` comes out.
+        commands: argument lists, run in order in the scratch; `kernel<suffix>` goes in, `kernel.so` comes out.
         target: what a machine needs to run the binary.
     """
 
@@ -73,15 +73,15 @@ def build_with(
     cached = cache.get(key)
     if cached is not None:
         return cached
-    workplace = cache.workplace()
+    scratch = cache.scratch()
     started = time.perf_counter()
-    (workplace / f"kernel{toolchain.suffix}").write_text(text)
+    (scratch / f"kernel{toolchain.suffix}").write_text(text)
     logs = []
     for command in toolchain.commands:
-        code, log = _run([str(toolchain.compiler), *command], workplace, timeout_s)
+        code, log = _run([str(toolchain.compiler), *command], scratch, timeout_s)
         logs.append(log)
         if code != 0:
-            shutil.rmtree(workplace, ignore_errors=True)
+            shutil.rmtree(scratch, ignore_errors=True)
             if code is None:
                 return BuildFailure(reason="build_timeout", detail=f"the compiler ran longer than {timeout_s:g} s")
             return BuildFailure(reason=_reason(log), detail=trim_errors(log))
@@ -89,7 +89,7 @@ def build_with(
         "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version, "flags": list(flags),
         "log": "\n".join(logs)[:_LOG_LIMIT],
     }  # fmt: skip
-    return cache.put(key, workplace, record, seconds=time.perf_counter() - started)
+    return cache.put(key, scratch, record, seconds=time.perf_counter() - started)
 
 
 def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from kernelforge.cards.types import Variant
@@ -91,13 +91,6 @@ class Generator(Protocol):
     def propose(self, request: Request) -> Candidate | Exhausted:
         """One new candidate, different from all in `request.history`."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorOptions:
-    """Options of a generator by name; unknown keys are an error of the caller."""
-
-    values: Mapping[str, str] = field(default_factory=dict)
 
 
 class Unforgeable(Exception):

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernelforge.verify.types import Tolerance
-
 PERTURBATION = 2.0**-20
 """Relative size of the input change by which conditioning is probed: linear, yet far above float64 rounding."""
 
@@ -83,12 +81,6 @@ class Expected:
     eager_rms: float
     eager_max_abs: float = 0.0
     eager_rms_abs: float = 0.0
-
-    @property
-    def tolerance(self) -> Tolerance:
-        """The limits as numbers: the most lenient element's, in the output's units, and the relative RMS."""
-        worst = 0.0 if self.limit is None or self.limit.numel() == 0 else float(self.limit.max())
-        return Tolerance(worst_abs=worst, rms=self.rms_limit)
 
     @property
     def size_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Verdicts. Owns `RejectReason`, `Accepted`, `Rejected`, `ErrorStatistics`, `Tolerance`."""
+"""Verdicts. Owns `RejectReason`, `Accepted`, `Rejected`, `ErrorStatistics`."""
 
 from __future__ import annotations
 
@@ -39,19 +39,6 @@ class ErrorStatistics:
     rms: float
     eager_max_abs: float
     eager_rms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tolerance:
-    """What an element may be off. Derived per case from eager's own error; see `verify.compare`.
-
-    Attributes:
-        worst_abs: cap on the absolute error of any element, relative to the row's or output's scale.
-        rms: cap on the root mean square error.
-    """
-
-    worst_abs: float
-    rms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernelforge.build.cache import BuildCache
@@ -52,10 +52,6 @@ class CudaBackend:
         return Toolchain(
             backend="cuda", suffix=".cu", compiler=self.compiler, version=self.version, commands=(flags,), target=arch
         )
-
-    def for_arch(self, arch: str) -> CudaBackend:
-        """The same compiler for another architecture, for example "sm_80"."""
-        return replace(self, arch=arch)
 
 
 def find_nvcc(settings: Settings) -> Path:
