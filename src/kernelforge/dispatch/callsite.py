@@ -22,7 +22,7 @@ from torch.nn import Parameter
 
 from kernelforge.capture.types import alignment_of
 from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
-from kernelforge.dispatch.patches import Function, Origin
+from kernelforge.dispatch.patches import Function, Origin, origin_at
 from kernelforge.dispatch.plans import Guess, Hit, Miss, attempt_of, hit_plan
 from kernelforge.dispatch.state import autocast_state, call_problem, foreign_modes, freeze, is_plain
 from kernelforge.dispatch.tables import Tables
@@ -44,7 +44,6 @@ class CallSite:
 
     Args:
         forms: what a call there may mean. origin: what is replaced.
-        known: what an earlier activation of the same package decided for this target.
     """
 
     def __init__(
@@ -53,33 +52,43 @@ class CallSite:
         target: str,
         forms: Sequence[tuple[Operator, CallForm]],
         origin: Origin,
-        known: Mapping[Key, Hit | Miss],
     ) -> None:
         self.target = target
-        self._tables, self._forms, self._origin = tables, forms, origin
-        self._original = origin.function
+        self._tables, self._forms, self.origin = tables, forms, origin
+        self.original = origin.function
         self._operators = frozenset(operator.name for operator, _ in forms)
         own = [(entry, guard) for entry, guard in tables.guarded if entry.variant.operator in self._operators]
         self._guarded = own
         self._variants = tuple(entry.variant.id for entry, _ in own)
         self._by_autocast = any(entry.variant.autocast for entry, _ in own)
-        self._is_python = inspect.isfunction(self._original)
-        self._plans: dict[Key, Hit | Miss] = dict(known)
+        self._is_python = inspect.isfunction(self.original)
+        self._plans: dict[Key, Hit | Miss] = {}
+        self._decided: dict[Key, Hit | Miss] = {}
         self._guesses: dict[Key, Guess] = {}
         self._wrong_guesses: dict[Key, int] = {}
 
-    def close(self) -> dict[Key, Hit | Miss]:
-        """Make the wrapper a pass-through for good; returns what it had decided."""
+    def close(self) -> None:
+        """Make the wrapper a pass-through until it is opened again."""
         with self._tables.lock:
-            self._origin.active = False
-            known = dict(self._plans)
+            self.origin.active = False
+            self._decided = dict(self._plans)
             self._plans.clear()
             self._guesses.clear()
-        return known
+
+    def still_fits(self) -> bool:
+        """Whether the place holds what it held when the wrapper was made."""
+        present = origin_at(self.origin.owner, self.origin.attribute)
+        return present.function is self.origin.function and present.own == self.origin.own
+
+    def reopen(self) -> None:
+        """Bring a closed wrapper back to life with what it had decided."""
+        with self._tables.lock:
+            self._plans.update(self._decided)
+            self.origin.active = True
 
     def wrapper(self) -> Function:
         """The function that takes the attribute's place. One long function: every call of torch pays for each step."""
-        original, plans, guesses, busy = self._original, self._plans, self._guesses, self._tables.busy
+        original, plans, guesses, busy = self.original, self._plans, self._guesses, self._tables.busy
         inner = None if self._is_python else next(iter(self._operators))
         slow, by_autocast = self._slow, self._by_autocast
         Tensor, atoms = torch.Tensor, _ATOMS
@@ -150,8 +159,8 @@ class CallSite:
     def _slow(self, plan: Hit | None, call: Call) -> object:
         """A signature that a kernel serves, or one that is not in the table: decide it, remember it, do it."""
         key, tensors, args, kwargs = call
-        if not self._origin.active:
-            return self._original(*args, **kwargs)
+        if not self.origin.active:
+            return self.original(*args, **kwargs)
         problem = call_problem(by_autocast=self._by_autocast)
         if not problem and any(t.is_neg() if plan else not is_plain(t) for t in tensors):
             problem = "layout"
@@ -232,7 +241,7 @@ class CallSite:
         named = [tuple(kwargs)] if kwargs else []
         identity = (*named, *(None if isinstance(v, torch.Tensor) else id(v) for v in values))
         with self._tables.lock:
-            if self._origin.active and self._wrong_guesses.get(identity, 0) < _MAX_WRONG_GUESSES:
+            if self.origin.active and self._wrong_guesses.get(identity, 0) < _MAX_WRONG_GUESSES:
                 self._guesses[identity] = Guess(plan=plan, attempt=attempt_of(plan), holds=tuple(rest))
 
     def _misguessed(self, identity: Key, guess: Guess, status: int) -> None:
@@ -267,7 +276,7 @@ class CallSite:
     def _remember(self, key: Key, plan: Hit | Miss) -> Hit | Miss:
         with self._tables.lock:
             # After the end of the activation the table stays empty: a wrapper that somebody kept is a pass-through.
-            if self._origin.active:
+            if self.origin.active:
                 if len(self._plans) >= _MAX_SIGNATURES:
                     self._plans.clear()
                 self._plans[key] = plan
@@ -278,7 +287,7 @@ class CallSite:
 
     def _count(self, reason: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         # A compiler runs the model on fake tensors; those are no calls of the model.
-        if self._origin.active and TracingContext.try_get() is None:
+        if self.origin.active and TracingContext.try_get() is None:
             self._counter(reason)[0] += 1
         return self._fall_back(args, kwargs)
 
@@ -286,12 +295,12 @@ class CallSite:
         """The original call. A Python function of torch calls other call sites of the same operator: they must
         neither count the call again nor look at it again."""
         if not self._is_python:
-            return self._original(*args, **kwargs)
+            return self.original(*args, **kwargs)
         busy = self._tables.busy
         outer = busy.operators
         busy.operators = self._operators
         try:
-            return self._original(*args, **kwargs)
+            return self.original(*args, **kwargs)
         finally:
             busy.operators = outer
 

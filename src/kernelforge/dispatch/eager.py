@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from functools import cache
 
-from kernelforge.dispatch.callsite import CallSite, Key
-from kernelforge.dispatch.patches import Ledger, origin_at
-from kernelforge.dispatch.plans import Hit, Miss
+from kernelforge.dispatch.callsite import CallSite
+from kernelforge.dispatch.patches import Function, Ledger, origin_at
 from kernelforge.dispatch.tables import Tables
 from kernelforge.errors import NotFound
 from kernelforge.operators import Entry as CallForm
@@ -26,8 +25,7 @@ class Activation:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._ledger: Ledger | None = None
-        self._sites: list[CallSite] = []
-        self._known: dict[str, Mapping[Key, Hit | Miss]] = {}
+        self._sites: list[tuple[CallSite, Function]] = []
         self._depth = 0
 
     def enter(self) -> None:
@@ -45,27 +43,36 @@ class Activation:
             if self._depth == 0 and self._ledger is not None:
                 ledger, self._ledger = self._ledger, None
                 # What was decided holds the next time too, but a wrapper that somebody kept must pass through now.
-                self._known = {site.target: site.close() for site in self._sites}
-                self._sites = []
+                for site, _ in self._sites:
+                    site.close()
                 ledger.restore()
 
     def _install(self) -> Ledger:
         ledger = Ledger()
+        if self._sites and all(site.still_fits() for site, _ in self._sites):
+            # The same wrappers as last time: entering is then a few dozen assignments.
+            for site, wrapper in self._sites:
+                site.reopen()
+                ledger.replace(site.origin, wrapper)
+            return ledger
+        self._sites = []
         for target, forms in _call_forms({e.variant.operator for e, _ in self._tables.guarded}).items():
             try:
                 owner, attribute, _ = resolve_target(target)
                 origin = origin_at(owner, attribute)
-                site = CallSite(self._tables, target, forms, origin, self._known.get(target, {}))
-                ledger.replace(origin, site.wrapper())
+                site = CallSite(self._tables, target, forms, origin)
+                wrapper = site.wrapper()
+                ledger.replace(origin, wrapper)
             except NotFound:
                 continue
             except TypeError as error:
                 _LOG.warning("%s cannot be replaced: %s", target, error)
                 continue
-            self._sites.append(site)
+            self._sites.append((site, wrapper))
         return ledger
 
 
+@cache
 def _fill_tables_of_torch() -> None:
     """Have torch build its tables of its own functions while these are the real ones.
 
