@@ -10,8 +10,10 @@ How a capture goes:
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -230,12 +232,25 @@ def record(
     if plain is None:
         warnings.append("fused fast paths were not looked for: the model did not run without the recorder")
     recorder = _Recorder(device, examples or ExampleCollector(0, 0, keep=False), modules)
-    with watch_threads(warnings), modules.tracked():
+    with watch_threads(warnings), modules.tracked(), _cheap_collections():
         wall = _run_samples(samples, recorder, name, watching=plain is not None)
     _read_events(recorder)
     unreachable = _unreachable(recorder, modules, plain or frozenset(), warnings)
     digests = examples.flush(example_store) if examples is not None and example_store is not None else {}
     return _result(recorder, unreachable, digests, warnings, wall=wall, samples=len(samples))
+
+
+@contextmanager
+def _cheap_collections() -> Iterator[None]:
+    """Keep the garbage collector from walking all of torch again and again, while the recorder makes many objects."""
+    ours = gc.get_freeze_count() == 0
+    if ours:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if ours:
+            gc.unfreeze()
 
 
 def _warm_up(call: Callable[[], object], modules: FusedModules, device: str) -> frozenset[str] | None:
