@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kernelforge.digest import Json
+from kernelforge.digest import Json, digest, digest_bytes
 from kernelforge.errors import UsageError
 from kernelforge.report.rows import CaptureReport
 
@@ -14,6 +14,7 @@ Shapes: TypeAlias = Literal["auto", "exact"]
 Device: TypeAlias = Literal["cpu", "cuda"]
 
 if TYPE_CHECKING:
+    from kernelforge.capture.models import ModelOptions
     from kernelforge.capture.types import Recording
 
 
@@ -26,12 +27,14 @@ def capture_calls(
     shapes: Shapes,
     overwrite: bool,
     source: str = "",
+    fingerprint: str = "",
 ) -> CaptureReport:
     """Record the calls of one model and publish its project; nothing is left behind if the model raises.
 
     Args:
         calls: run the model once each, one per sample.
         model: its name. source: how it was named by the user, for the record.
+        fingerprint: of all that decides what is captured; a later run on the project compares it.
 
     Raises:
         ModelError: the model raised. ProjectError: the project cannot be written.
@@ -44,7 +47,7 @@ def capture_calls(
         recording = record(calls, device=device, example_store=draft.examples, name=model)
         cards = distill(recording, model=model, shapes=shapes)
         draft.examples.prune({p.example for card in cards for r in card.variants for p in r.points if p.example})
-        info = _capture_info(recording, source)
+        info = {**_capture_info(recording, source), "fingerprint": fingerprint}
         draft.publish(model=model, device=device, cards=cards, capture_info=info)
     records = [r for card in cards for r in card.variants]
     return CaptureReport(
@@ -91,6 +94,13 @@ def present_device(wanted: str | None) -> Device:
     import torch
 
     return _device(wanted or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def source_fingerprint(source: str, options: ModelOptions) -> str:
+    """A digest of all that a named model's capture depends on: its file's content and the options."""
+    path = Path(source)
+    content = digest_bytes(path.read_bytes()) if path.is_file() else source
+    return digest([content, options.device, options.dtype, options.samples, options.random_weights, options.seed])
 
 
 def _device(name: str) -> Device:

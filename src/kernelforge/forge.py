@@ -100,13 +100,13 @@ def capture_source(
         ModelError: it cannot be loaded or run. EnvironmentMissing: CUDA was asked for without a GPU.
     """
     from kernelforge.capture.models import load_model
-    from kernelforge.capturing import capture_calls, present_device
+    from kernelforge.capturing import capture_calls, present_device, source_fingerprint
 
     options = _options(device, dtype=dtype, samples=samples, random_weights=random_weights)
     loaded = load_model(source, options)
     return capture_calls(
         loaded.calls, model=loaded.name, device=present_device(options.device), project=project, shapes=shapes,
-        overwrite=overwrite, source=source,
+        overwrite=overwrite, source=source, fingerprint=source_fingerprint(source, options),
     )  # fmt: skip
 
 
@@ -303,15 +303,16 @@ def run_source(
         ModelError, EnvironmentMissing, ProjectError, PackageError: as the verbs that it joins.
     """
     from kernelforge.capture.models import load_model
-    from kernelforge.capturing import present_device
+    from kernelforge.capturing import present_device, source_fingerprint
     from kernelforge.pipeline import run_pipeline
 
     options = _options(device, dtype=dtype, samples=samples, random_weights=random_weights)
     loaded = load_model(source, options)
+    fingerprint = source_fingerprint(source, options)
     folder = project or Path(f"{loaded.name}.kforge")
     return run_pipeline(
         loaded, device=present_device(options.device), project=folder, output=output, max_time_s=max_time_s,
-        on_event=on_event, should_stop=should_stop, source=source,
+        on_event=on_event, should_stop=should_stop, source=source, fingerprint=fingerprint,
     ).report  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelforge.capture.models import LoadedModel
 from kernelforge.capturing import Device, capture_calls, device_of, python_calls
+from kernelforge.errors import UsageError
 from kernelforge.exporting import export
 from kernelforge.optimized import OptimizedModel
 from kernelforge.report.operators import operator_rows
@@ -51,19 +52,29 @@ def run_pipeline(
     on_event: Callable[[Any], None],
     should_stop: Callable[[], bool],
     source: str = "",
+    fingerprint: str = "",
 ) -> PipelineResult:
-    """Run all stages on a loaded model. A project that exists is resumed, not captured again."""
+    """Run all stages on a loaded model. A project that exists is resumed, not captured again.
+
+    Raises:
+        UsageError: the project was captured from another model, or from this one with other options.
+    """
     started = time.monotonic()
     settings = load_settings()
     if not (project / "nodes.db").exists():
         on_event(f"capturing {loaded.name}")
         captured = capture_calls(
             loaded.calls, model=loaded.name, device=device, project=project, shapes="auto", overwrite=False,
-            source=source,
+            source=source, fingerprint=fingerprint,
         )  # fmt: skip
         for warning in captured.warnings:
             on_event(f"warning: {warning}")
     opened = Project.open(project)
+    if fingerprint and opened.capture_info.get("fingerprint", "") not in {"", fingerprint}:
+        raise UsageError(
+            f"{project} was captured from another {loaded.name}: the model's file or the options have changed",
+            hint="name another project with --project, or capture anew: kforge capture MODEL -o PROJECT --overwrite",
+        )
     records = [r for card in opened.cards() for r in card.variants]
     with open_workshop(opened.device, settings) as workshop:
         summary = workshop.search(
@@ -97,6 +108,11 @@ def optimize_model(
     """`kernelforge.optimize`: the pipeline on live objects. Runs without gradients."""
     import torch
 
+    if isinstance(model, torch.nn.Module) and model.training:
+        raise UsageError(
+            "the model is in training mode; what is optimised is inference",
+            hint="call model.eval() first: in training mode a run would change running statistics and drop at random",
+        )
     first = samples[0]
     device = device_of(model, first if isinstance(first, tuple | list) else (first,))
     calls = tuple(_no_grad(c) for c in python_calls(model, (), None, samples))

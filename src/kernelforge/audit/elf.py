@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
+_PT_LOAD, _PT_DYNAMIC, _PT_TLS, _PT_GNU_RELRO, _PF_W = 1, 2, 7, 0x6474E552, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 6, 10, 15, 29
 _DT_INIT, _DT_INIT_ARRAY, _DT_INIT_ARRAYSZ = 12, 25, 27
 _DT_HASH, _DT_GNU_HASH = 4, 0x6FFFFEF5
@@ -29,6 +29,8 @@ class SharedObject:
     Attributes:
         needed: DT_NEEDED names, in order; search_paths: DT_RPATH and DT_RUNPATH.
         undefined, defined: names of dynamic symbols, sorted; ifuncs: defined ones resolved by running code at load.
+        static_bytes: writable memory that outlives a call: .data, .bss and thread-local variables, without the tables
+            that the dynamic linker fills.
         init_functions: number of pointers in DT_INIT_ARRAY (constructors); has_init: there is a DT_INIT.
     """
 
@@ -37,6 +39,7 @@ class SharedObject:
     undefined: tuple[str, ...]
     defined: tuple[str, ...]
     ifuncs: tuple[str, ...]
+    static_bytes: int
     init_functions: int
     has_init: bool
 
@@ -102,9 +105,23 @@ class _Reader:
             needed=tuple(text(v) for t, v in entries if t == _DT_NEEDED),
             search_paths=tuple(text(v) for t, v in entries if t in (_DT_RPATH, _DT_RUNPATH)),
             undefined=tuple(sorted(undefined - {""})), defined=tuple(sorted(defined - {""})),
-            ifuncs=tuple(sorted(ifuncs)), init_functions=table.get(_DT_INIT_ARRAYSZ, 0) // 8,
-            has_init=_DT_INIT in table,
+            ifuncs=tuple(sorted(ifuncs)), static_bytes=self._static_bytes(),
+            init_functions=table.get(_DT_INIT_ARRAYSZ, 0) // 8, has_init=_DT_INIT in table,
         )  # fmt: skip
+
+    def _static_bytes(self) -> int:
+        """Writable and thread-local memory, less what is made read-only after relocation."""
+        writable = relro = thread_local = 0
+        for index in range(self.program_count):
+            at = self.program_offset + index * self.program_size
+            kind, flags, *_, memory, _align = struct.unpack_from("<IIQQQQQQ", self.data, at)
+            if kind == _PT_LOAD and flags & _PF_W:
+                writable += memory
+            elif kind == _PT_GNU_RELRO:
+                relro += memory
+            elif kind == _PT_TLS:
+                thread_local += memory
+        return int(max(writable - relro, 0) + thread_local)
 
     def _segments(self) -> tuple[list[_Segment], _Segment]:
         loads, dynamic = [], None

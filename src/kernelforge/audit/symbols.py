@@ -42,8 +42,17 @@ _FILES = {
     "mmap64", "mprotect", "mremap", "memfd_create", "shm_open", "read", "pread", "write", "pwrite", "send", "sendto",
     "sendmsg", "recv", "recvfrom", "recvmsg", "dup", "dup2", "dup3", "fcntl", "ioctl", "unlink", "rename", "readlink",
     "socket", "socketpair", "connect", "bind", "listen", "accept", "pipe", "pipe2", "getenv", "secure_getenv", "setenv",
-    "putenv", "environ", "setrlimit", "mlock", "madvise",
+    "putenv", "environ", "setrlimit", "mlock", "madvise", "puts", "printf", "fprintf", "dprintf", "vprintf", "vfprintf",
+    "__printf_chk", "__fprintf_chk", "__vprintf_chk", "__vfprintf_chk", "putchar", "putc", "fputc", "fputs", "fwrite",
+    "perror", "stdout", "stderr", "_ZSt4cout", "_ZSt4cerr", "writev", "fflush",
 }  # fmt: skip
+_ALLOCATORS = {
+    "malloc", "calloc", "realloc", "reallocarray", "free", "posix_memalign", "aligned_alloc", "memalign", "valloc",
+    "pvalloc", "strdup", "sbrk", "brk", "_Znwm", "_Znam", "_ZnwmSt11align_val_t", "_ZnamSt11align_val_t",
+    "_ZnwmRKSt9nothrow_t", "_ZnamRKSt9nothrow_t", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm",
+}  # fmt: skip
+MAX_STATIC_BYTES = 1024
+"""Of writable memory that outlives a call. The linker's own few words fit; a cache of earlier results does not."""
 _HIDERS = {
     "pthread_create", "thrd_create", "sigaction", "signal", "setitimer", "timer_create", "atexit", "on_exit",
     "__cxa_thread_atexit", "setjmp", "longjmp", "sigsetjmp", "siglongjmp", "omp_set_num_threads", "usleep", "nanosleep",
@@ -107,6 +116,16 @@ def _finding(binary: SharedObject, *, static_cuda: bool) -> Finding | None:
         found = sorted(imported & names)
         if found:
             return Finding(reason=RejectReason.TAMPER, detail=_sentence(found, what))
+    allocators = sorted(imported & _ALLOCATORS)
+    if allocators:
+        detail = f"the binary imports {', '.join(allocators)}: a kernel allocates nothing; use the workspace"
+        return Finding(reason=RejectReason.FORBIDDEN, detail=detail)
+    if binary.static_bytes > MAX_STATIC_BYTES:
+        detail = (
+            f"the binary keeps {binary.static_bytes} bytes of writable static memory: a kernel has no state between "
+            "calls; make tables const, and use the workspace for what changes"
+        )
+        return Finding(reason=RejectReason.FORBIDDEN, detail=detail)
     if binary.ifuncs:
         return Finding(reason=RejectReason.TAMPER, detail=_sentence(binary.ifuncs, "runs code while it is loaded"))
     return None

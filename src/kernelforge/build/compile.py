@@ -30,7 +30,7 @@ class Toolchain:
     Attributes:
         backend: "cpp" or "cuda". suffix: of the source file.
         compiler: path; version: its own version line, part of the cache key.
-        commands: argument lists, run in order in the scratch; `kernel<suffix>` goes in, `kernel.so` comes out.
+        commands: argument lists, run in order in the scratch; `unit<suffix>` goes in, `kernel.so` comes out.
         target: what a machine needs to run the binary.
     """
 
@@ -75,7 +75,9 @@ def build_with(
         return cached
     scratch = cache.scratch()
     started = time.perf_counter()
-    (scratch / f"kernel{toolchain.suffix}").write_text(text)
+    (scratch / f"unit{toolchain.suffix}").write_text(text)
+    # Compilers quote the lines that they complain of from the file that `#line` names.
+    (scratch / f"kernel{toolchain.suffix}").write_text(candidate.source + "\n")
     logs = []
     for command in toolchain.commands:
         code, log = _run([str(toolchain.compiler), *command], scratch, timeout_s)

@@ -274,7 +274,7 @@ def _run_samples(samples: Sequence[Callable[[], object]], recorder: _Recorder, n
                 sample()
             if recorder.cuda:
                 torch.cuda.synchronize()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = f"sample {index + 1} of {len(samples)}, operator call {recorder.number} ({recorder.current})"
             raise ModelError(
                 f"{name} raised {type(error).__name__} in {where}: {error}",

@@ -29,4 +29,4 @@ def find_project(given: Path | None, *, folder: Path | None = None) -> Path:
     if len(found) == 1:
         return found[0]
     what = f"there are {len(found)} here: {', '.join(p.name for p in found)}" if found else "there is none here"
-    raise UsageError(f"which project? {what}", hint="name it with --project NAME.kforge")
+    raise UsageError(f"which project? {what}", hint="name its folder, NAME.kforge")

@@ -25,6 +25,9 @@ def call_problem(*, by_autocast: bool) -> str:
         return "functorch"
     if forward_ad._current_level >= 0:
         return "forward AD"
+    if torch.get_default_dtype() is not torch.float32:
+        # It decides the dtype of results of integers and numbers; kernels were captured under float32.
+        return "default dtype"
     if not by_autocast and torch._C._is_any_autocast_enabled():
         return "autocast"
     return ""

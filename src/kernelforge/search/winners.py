@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelforge.audit.types import AuditKind
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
-from kernelforge.evaluate.types import Scored
+from kernelforge.evaluate.types import Scored, WorkerFailure
 from kernelforge.search.lineage import best_node, outcome_kind, standing
 from kernelforge.search.types import Node, NodeStore
 
@@ -64,7 +64,11 @@ def choose_winner(record: VariantRecord, nodes: Sequence[Node], *, pick: str = "
         return Choice(record=record, node=None, reason="not tried")
     best = best_node(nodes)
     if best is None:
-        return Choice(record=record, node=None, reason=f"no valid candidate in {len(nodes)} trials")
+        judged = [n for n in nodes if not isinstance(n.outcome, WorkerFailure)]
+        if not judged:
+            return Choice(record=record, node=None, reason="not judged: the machine was too busy; forge again")
+        many = "1 trial" if len(judged) == 1 else f"{len(judged)} trials"
+        return Choice(record=record, node=None, reason=f"no valid candidate in {many}")
     assert isinstance(best.outcome, Scored)
     speedup = best.outcome.measurement.speedup
     if not speedup.low > MIN_SPEEDUP_LOW:

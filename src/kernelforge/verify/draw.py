@@ -13,6 +13,8 @@ from kernelforge.operators import Domain, get_operator
 from kernelforge.verify.layout import place, torch_dtype
 
 SPIKE = 1.0e4
+_WIDE = frozenset({"scaled", "spike", "mixed", "nonfinite"})
+"""Distributions in which integers are drawn from the dtype's whole range, not from the captured values."""
 
 IN_WORDS: Mapping[str, str] = {
     "normal": "normal values", "scaled": "normal values times 10, plus 5", "negative": "uniform negative values",
@@ -68,7 +70,7 @@ def draw_inputs(
             parameter = distribution == "nonfinite" and 2 * spec.elements < largest
             values = _floats(spec.shape, dtype, "normal" if parameter else distribution, domain, generator)
         else:
-            values = _integers(spec.shape, dtype, limit, pool, generator)
+            values = _integers(spec.shape, dtype, limit, None if distribution in _WIDE else pool, generator)
         inputs.append(place(values, spec))
     return tuple(inputs)
 
@@ -76,7 +78,12 @@ def draw_inputs(
 def _floats(shape: tuple[int, ...], dtype: torch.dtype, name: str, domain: Domain, generator: Generator) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     values = _SHAPES[name](shape, wide, generator)
-    if domain.kind == "positive":
+    if domain.kind == "positive" and name == "nonfinite":
+        # The edge of the domain and what lies beyond it: eager's nan and infinities there are part of its contract.
+        flat = values.view(-1)
+        if flat.numel():
+            flat[_positions(flat.numel(), 1 + flat.numel() // 64, generator)] = 0.0
+    elif domain.kind == "positive":
         # Not below 1e-3: a variance near zero makes any arithmetic's error large, which proves nothing.
         values = values.nan_to_num(nan=1.0, posinf=1.0, neginf=1.0).abs() + 1e-3
     elif domain.kind == "unit":
@@ -98,7 +105,11 @@ def _integers(
     if limit is not None:
         return torch.randint(max(limit, 1), shape, generator=generator, device=device).to(dtype)
     info = torch.iinfo(dtype)
-    return torch.randint(max(info.min, -100), min(info.max, 100), shape, generator=generator, device=device).to(dtype)
+    low, high = max(info.min, -(2**30)), min(info.max, 2**30)
+    values = torch.randint(low, high, shape, generator=generator, device=device)
+    # Sizes of all orders: most numbers below 2**30 are near it, and a kernel may go wrong at 128 or at 2**24.
+    shifts = torch.randint(31, shape, generator=generator, device=device)
+    return (values >> shifts).to(dtype)
 
 
 def _normal(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:

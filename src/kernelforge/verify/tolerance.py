@@ -112,6 +112,9 @@ def expect(eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: i
     floor = _half_ulp(magnitude, dtype) + factors.floor_worst * unit * scale + _tiny(dtype)
     limit = torch.maximum(floor, factors.eager_worst * eager_worst * scale)
     rms_limit = max(factors.eager_rms * eager_rms, 1.15 * ideal_rms + factors.floor_rms * unit)
+    if terms > 1:
+        # Equal terms err in one direction: every element is then off by what the worst one may be, or nearly.
+        rms_limit = max(rms_limit, factors.floor_worst * unit / 4)
     return Expected(
         eager=eager, truth=truth, scale=scale.float(), limit=_round_up(limit), rms_limit=rms_limit,
         eager_worst=eager_worst, eager_rms=eager_rms,

@@ -24,6 +24,7 @@ class RejectReason(StrEnum):
     TIMING_SUSPECT = "timing_suspect"
     DELEGATED = "delegated"
     TAMPER = "tamper"
+    FORBIDDEN = "forbidden"
     NO_VERDICT = "no_verdict"
 
 

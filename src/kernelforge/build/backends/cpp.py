@@ -71,7 +71,7 @@ def _create(settings: Settings, arch: str) -> CppBackend:
     march = (f"-march={target}",) if target.startswith("x86-64") else ()
     compile_flags = (
         "-std=c++17", "-O3", *march, "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-fno-trapping-math",
-        "-I", str(tvm_ffi_include()), "-c", "kernel.cpp", "-o", "kernel.o",
+        "-I", str(tvm_ffi_include()), "-c", "unit.cpp", "-o", "kernel.o",
     )  # fmt: skip
     link_flags = ("-shared", "-Wl,-Bsymbolic", "kernel.o", "-o", "kernel.so")
     toolchain = Toolchain(

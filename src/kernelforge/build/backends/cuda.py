@@ -47,7 +47,7 @@ class CudaBackend:
         flags = (
             "-std=c++17", "-O3", f"-gencode=arch=compute_{number},code={code}", "-Xptxas", "-v", "--cudart", "static",
             "-shared", "-Xcompiler", "-fPIC", "-Xlinker", "-Bsymbolic", "-I", str(tvm_ffi_include()),
-            "kernel.cu", "-o", "kernel.so",
+            "unit.cu", "-o", "kernel.so",
         )  # fmt: skip
         return Toolchain(
             backend="cuda", suffix=".cu", compiler=self.compiler, version=self.version, commands=(flags,), target=arch

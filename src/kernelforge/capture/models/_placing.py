@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelforge.capture.models.types import ModelOptions
-from kernelforge.errors import UsageError
+from kernelforge.errors import ModelError, UsageError
 
 
 def torch_dtype(name: str) -> Any:
@@ -54,6 +54,11 @@ def sample_call(
     """A callable without arguments that runs one sample without gradients. Inputs by position, or by name in a dict."""
     import torch
 
+    if not isinstance(inputs, Mapping | list | tuple):
+        raise ModelError(
+            f"a set of inputs is a {type(inputs).__name__}, not a list of the arguments of the model",
+            hint="return [x], also for a single tensor; or a dict by name",
+        )
     args: list[Any] = [] if isinstance(inputs, Mapping) else [place_inputs(v, options) for v in inputs]
     kwargs: dict[str, Any] = place_inputs(dict(inputs), options) if isinstance(inputs, Mapping) else {}
 

@@ -82,7 +82,7 @@ def _blamed(path: Path, where: str) -> Iterator[None]:
     """Report whatever the file raises as the file's."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"model file {path} raised {type(error).__name__} in {where}: {error}"
         raise ModelError(message, hint="run the file with python first") from error
 
