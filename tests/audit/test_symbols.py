@@ -16,9 +16,8 @@ from kernelforge.verify.types import Rejected, RejectReason
 
 HONEST = """
 #include <cmath>
-#include <vector>
 extern "C" int launch(const float* x, float* out) {
-  std::vector<float> row(64);
+  float row[64] = {};
   #pragma omp parallel for
   for (int i = 0; i < 64; ++i) out[i] = std::exp(x[i]) + row[i];
   return 0;
@@ -53,6 +52,27 @@ def test_symbols_are_those_of_nm(tmp_path: Path) -> None:
         mine = read_shared_object(path)
         undefined, defined = names_by_nm(path)
         assert set(mine.undefined) == undefined and set(mine.defined) == defined
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("float row[64] = {};", "static float kept[4000]; float* row = kept; kept[int(x[0])] = 1;"), "static memory"),
+        (("float row[64] = {};", "thread_local float row[4000]; row[int(x[0])] = 1;"), "static memory"),
+        (("float row[64] = {};", "float* row = new float[64];"), "allocates nothing"),
+    ],
+)
+def test_state_between_calls_is_forbidden(tmp_path: Path, change: tuple[str, str], words: str) -> None:
+    """A cache of results, keyed by pointer and a few elements, fooled every check that only looks at outputs."""
+    rejected = audit_binary(compile_shared(HONEST.replace(*change), tmp_path), device="cpu")
+    assert isinstance(rejected, Rejected) and rejected.reason is RejectReason.FORBIDDEN
+    assert words in rejected.detail
+
+
+def test_printing_is_tampering(tmp_path: Path) -> None:
+    source = HONEST.replace("return 0;", 'puts("here"); return 0;').replace("<cmath>", "<cmath>\n#include <cstdio>")
+    rejected = audit_binary(compile_shared(source, tmp_path), device="cpu")
+    assert isinstance(rejected, Rejected) and rejected.reason is RejectReason.TAMPER
 
 
 def test_an_honest_kernel_is_generated(tmp_path: Path) -> None:

@@ -108,6 +108,19 @@ def test_gradients_flow_as_in_eager(make: Make, x: torch.Tensor) -> None:
     assert torch.equal(leaf.grad, plain.grad)
 
 
+def test_another_default_dtype_gets_eager(make: Make, x: torch.Tensor) -> None:
+    """It decides what integers and numbers become; kernels were captured under float32."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.no_grad(), make().dispatch() as package:
+            F.softmax(x, 1)
+        rows = [row for row in package.stats() if row.operator == "softmax"]
+        assert [row.hits for row in rows] == [0] * len(rows)
+        assert any("default dtype" in row.misses for row in rows), rows
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace. is")
 def test_autocast_modes_and_transforms_get_eager(make: Make, x: torch.Tensor) -> None:
     from torch.overrides import TorchFunctionMode

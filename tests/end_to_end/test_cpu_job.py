@@ -103,3 +103,8 @@ def test_optimize_gives_a_callable_that_is_the_model(tmp_path: Path) -> None:
     assert fast.whole_model is not None and fast.whole_model.outputs_match
     assert fast.training == model.training
     assert {row.operator for row in fast.rows} == {"max_pool2d", "softmax"}
+
+
+def test_a_model_in_training_mode_is_not_optimized() -> None:
+    with pytest.raises(kernelforge.errors.UsageError, match="training mode"):
+        kernelforge.optimize(Pooled().train(), samples(), max_time="5s")

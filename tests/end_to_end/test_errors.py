@@ -58,6 +58,30 @@ def test_model_that_raises(tmp_path: Path) -> None:
     assert not (tmp_path / "p.kforge").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("return [torch.randn(8, 8)]", "return 5"), ("int", "list of the arguments")),
+        (("return torch.relu(x)", "raise SystemExit(0)"), ("SystemExit", "sample 1 of 1")),
+        (("import torch", "raise SystemExit(0)"), ("SystemExit", "importing it")),
+    ],
+)
+def test_model_files_that_end_the_process_or_return_nonsense(
+    tmp_path: Path, change: tuple[str, str], words: tuple[str, str]
+) -> None:
+    (tmp_path / "m.py").write_text(MODEL.replace(*change))
+    check(kforge("capture", "m.py", "-o", "p.kforge", "--device", "cpu", cwd=tmp_path), 3, *words)
+    assert not (tmp_path / "p.kforge").exists()
+
+
+def test_a_project_of_another_model_is_not_resumed(captured: Path) -> None:
+    (captured / "model.py").write_text(MODEL.replace("(8, 8)", "(9, 9)"))
+    result = kforge("run", "model.py", "--device", "cpu", "--max-time", "5s", "-o", "m.cast", cwd=captured)
+    check(result, 2, "model.kforge", "changed", "--project")
+    assert not (captured / "m.cast").exists()
+    (captured / "model.py").write_text(MODEL)
+
+
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU here")
 def test_cuda_without_a_gpu(captured: Path) -> None:
     result = kforge("capture", "model.py", "-o", "other.kforge", "--device", "cuda", cwd=captured)

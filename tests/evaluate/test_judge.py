@@ -122,7 +122,7 @@ RELU_LIES = {
     "the previous input's result": (
         relu("  if (!calls) { " + RELU_LOOP.strip() + " std::memcpy(kept, out, 4 * n); calls = 1; }\n"
              "  std::memcpy(out, kept, 4 * n);\n", before="static float kept[4000]; static int calls = 0;\n"),
-        RejectReason.STALE_OUTPUT),
+        RejectReason.FORBIDDEN),
     "only the first call": (relu("  if (calls++) return 0;\n" + RELU_LOOP, before="static int calls = 0;\n"),
                             RejectReason.STALE_OUTPUT),
     "every third call another value": (

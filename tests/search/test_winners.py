@@ -37,7 +37,7 @@ def test_policy_wants_more_than_noise(
 
 def test_reasons_for_keeping_the_original(make_node: MakeNode, make_record: MakeRecord) -> None:
     assert choose_winner(make_record(), []).reason == "not tried"
-    assert choose_winner(make_record(), [make_node(1, FAILED)]).reason == "no valid candidate in 1 trials"
+    assert choose_winner(make_record(), [make_node(1, FAILED)]).reason == "no valid candidate in 1 trial"
     assert choose_winner(make_record(forgeable="random"), []).reason == "random"
 
 

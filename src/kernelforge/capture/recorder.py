@@ -259,7 +259,7 @@ def _warm_up(call: Callable[[], object], modules: FusedModules, device: str) -> 
     with torch.random.fork_rng(devices=devices):
         try:
             return plain_run(call, modules)
-        except Exception:  # noqa: BLE001 - the user's code: it fails again under the recorder, which says where
+        except (Exception, SystemExit):  # noqa: BLE001 - it fails again under the recorder, which says where
             return None
 
 

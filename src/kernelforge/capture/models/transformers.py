@@ -47,7 +47,8 @@ class TransformersSource:
             hint = "give a model type such as qwen3, or a path to a config.json"
             raise ModelError(f"transformers cannot build {name!r}: {error}", hint=hint) from error
         samples = [_inputs(model, config, index) for index in range(options.samples)]
-        stem = Path(name).parent.name if name.endswith("config.json") else Path(name).name
+        path = Path(name).resolve()
+        stem = path.parent.name if path.name == "config.json" else path.name
         return LoadedModel(name=stem, model=model, calls=tuple(sample_call(model, s, options) for s in samples))
 
 

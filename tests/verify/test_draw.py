@@ -1,0 +1,42 @@
+"""Drawn inputs reach what captured ones did not: whole ranges of integers, and the edges of an operator's domain."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelforge.capture.types import TensorRef
+from kernelforge.cards.types import Extent, TensorPattern, Variant
+from kernelforge.verify.draw import draw_inputs
+
+
+def variant_of(operator: str, dtype: str, *arguments: tuple[str, object]) -> Variant:
+    pattern = TensorPattern(shape=(Extent(4096),), stride=(Extent(1),), dtype=dtype)
+    return Variant(
+        operator=operator,
+        arguments=(("input", TensorRef(0)), *arguments),  # type: ignore[arg-type]
+        tensors=(pattern,),
+        outputs=(pattern,),
+    )
+
+
+def draw(variant: Variant, distribution: str, pool: torch.Tensor | None = None) -> torch.Tensor:
+    specs = [p.spec({}, "cpu") for p in variant.tensors]
+    cpu = torch.device("cpu")
+    return draw_inputs(variant, specs, distribution, pools=[pool], seed=7, device=cpu)[0]
+
+
+def test_integers_of_all_sizes_are_drawn_although_only_small_ones_were_captured() -> None:
+    """A kernel that computes in int8, or in float32, was right on everything that had been captured."""
+    variant = variant_of("add", "int64", ("other", 1), ("alpha", 1), ("inplace", False))
+    pool = torch.arange(-9, 10)
+    assert draw(variant, "normal", pool).abs().max() <= 9
+    wide = draw(variant, "scaled", pool).abs()
+    assert ((wide > 127) & (wide < 2**15)).any() and (wide > 2**24).any()
+
+
+def test_the_edge_of_a_positive_domain_and_what_lies_beyond_it_are_drawn() -> None:
+    """x * rsqrt(x) is nan at 0, where sqrt is 0; sqrt(abs(x)) is a number where sqrt is nan."""
+    variant = variant_of("sqrt", "float32")
+    assert (draw(variant, "normal") > 0).all()
+    edge = draw(variant, "nonfinite")
+    assert (edge == 0).any() and (edge < 0).any() and edge.isnan().any() and edge.isinf().any()
