@@ -116,9 +116,10 @@ def list_operators(project: Path) -> list[OperatorRow]:
     Raises:
         NotFound: no project there. SchemaTooNew: a newer kernelforge wrote it.
     """
+    from kernelforge.report.operators import project_rows
     from kernelforge.store.project import Project
 
-    return list(_rows(Project.open(project)))
+    return list(project_rows(Project.open(project)))
 
 
 def show_variant(project: Path, prefix: str) -> VariantReport:
@@ -155,6 +156,7 @@ def forge_project(
     Raises:
         NotFound: a name fits no variant. EnvironmentMissing: no compiler, or no GPU.
     """
+    from kernelforge.report.operators import project_rows
     from kernelforge.store.project import Project
     from kernelforge.workshop import open_workshop
 
@@ -165,7 +167,7 @@ def forge_project(
             opened, records, budget, generator=generator, on_event=on_event, should_stop=should_stop
         )
     chosen = {r.variant.id for r in records}
-    rows = tuple(row for row in _rows(opened) if row.variant in chosen)
+    rows = tuple(row for row in project_rows(opened) if row.variant in chosen)
     return ForgeReport(rows=rows, trials=summary.trials, seconds=summary.seconds, stopped=summary.stopped)
 
 
@@ -272,6 +274,9 @@ def optimize(
         max_time: for everything, "90s", "3m", or seconds.
         project, output: where to keep the project and the package; by default a temporary folder.
 
+    Raises:
+        UsageError: the model is in training mode. ModelError: it raised.
+
     Returns:
         A callable like the model. Its `rows` and `whole_model` say what was won and what was not.
     """
@@ -341,15 +346,6 @@ def _options(device: str | None, *, dtype: str | None, samples: int, random_weig
     return ModelOptions(
         device=present_device(device), dtype=dtype or "", samples=samples, random_weights=random_weights
     )
-
-
-def _rows(project: Project, overrides: Mapping[str, str] | None = None) -> tuple[OperatorRow, ...]:
-    from kernelforge.report.operators import operator_rows
-    from kernelforge.search.winners import choose_winners
-
-    choices = choose_winners(project)
-    nodes = {c.record.variant.id: project.nodes(c.record.variant.id) for c in choices}
-    return operator_rows(choices, nodes, overrides)
 
 
 def _select(project: Project, names: Sequence[str]) -> list[Any]:

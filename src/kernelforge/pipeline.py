@@ -18,10 +18,9 @@ from kernelforge.capturing import Device, capture_calls, device_of, python_calls
 from kernelforge.errors import UsageError
 from kernelforge.exporting import export
 from kernelforge.optimized import OptimizedModel
-from kernelforge.report.operators import operator_rows
-from kernelforge.report.rows import OperatorRow, RunReport, WholeModel
+from kernelforge.report.operators import project_rows
+from kernelforge.report.rows import RunReport, WholeModel
 from kernelforge.search.types import Budget
-from kernelforge.search.winners import choose_winners
 from kernelforge.settings import load_settings
 from kernelforge.store.project import Project
 from kernelforge.whole_model import measure_whole_model
@@ -82,7 +81,7 @@ def run_pipeline(
             on_event=on_event, should_stop=should_stop,
         )  # fmt: skip
         exported = export(opened, output, workshop=workshop, say=on_event)
-    rows = _rows(opened, exported.decisions)
+    rows = project_rows(opened, exported.decisions)
     package = _load(output) if exported.report.entries else None
     on_event(f"timing the whole model {loaded.name}")
     whole = measure_whole_model(
@@ -135,12 +134,6 @@ def _no_grad(call: Callable[[], object]) -> Callable[[], object]:
             return call()
 
     return run
-
-
-def _rows(project: Project, decisions: Any) -> tuple[OperatorRow, ...]:
-    choices = choose_winners(project)
-    nodes = {c.record.variant.id: project.nodes(c.record.variant.id) for c in choices}
-    return operator_rows(choices, nodes, decisions)
 
 
 def _load(path: Path) -> LoadedPackage:

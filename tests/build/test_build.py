@@ -127,10 +127,8 @@ def test_missing_launch_and_wrong_signature_are_told_apart(tmp_path: Path) -> No
 
 
 def test_a_build_beyond_its_time_limit_is_killed(tmp_path: Path) -> None:
-    bomb = "template<int n> struct T { static constexpr int v = T<n-1>::v + T<n-2>::v * 0 + 1; };\n" * 1
-    endless = "constexpr long f(long n) { return n < 2 ? n : f(n-1) + f(n-2); }\nstatic_assert(f(26) >= 0);\n" * 1
-    slow = "#include <regex>\n#include <map>\n#include <functional>\n#include <random>\n" + endless + DOUBLE
-    failure = build(slow + bomb, tmp_path, timeout_s=0.05)
+    slow = "#include <regex>\n#include <map>\n#include <functional>\n#include <random>\n" + DOUBLE
+    failure = build(slow, tmp_path, timeout_s=0.05)
     assert isinstance(failure, BuildFailure) and failure.reason == "build_timeout"
     assert not list((tmp_path / "builds").glob(".build-*"))
 

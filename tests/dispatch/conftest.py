@@ -20,10 +20,16 @@ from kernelforge.dispatch.loading import LoadedPackage, load
 from kernelforge.evaluate.types import Scored
 from kernelforge.generate.types import Candidate
 from kernelforge.package.serial import make_entry
-from kernelforge.package.types import Entry, Header
+from kernelforge.package.types import Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.settings import Settings, load_settings
 from kernelforge.verify.types import Accepted, ErrorStatistics
+
+DECISIONS: dict[str, Use | Off] = {
+    "eager": Use(),
+    "graphed": Off(reason="not measured"),
+    "compiled": Off(reason="not measured"),
+}
 
 N0 = Extent(1, ("n0",))
 
@@ -143,7 +149,7 @@ def entries(settings: Settings) -> Mapping[str, Entry]:
         candidate = Candidate(variant_id=variant.id, source=source, backend="cpp", generator="manual")
         artifact = backend.build(candidate, variant)
         assert isinstance(artifact, Artifact), artifact
-        return make_entry(variant=variant, candidate=candidate, scored=scored(artifact), share=0.1)
+        return make_entry(variant=variant, candidate=candidate, scored=scored(artifact), share=0.1, decisions=DECISIONS)
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(KERNELS, pool.map(build, KERNELS), strict=True))

@@ -16,9 +16,15 @@ from kernelforge.digest import digest_bytes
 from kernelforge.evaluate.types import Scored
 from kernelforge.generate.types import Candidate
 from kernelforge.package.serial import make_entry
-from kernelforge.package.types import Entry, Header
+from kernelforge.package.types import Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.verify.types import Accepted, ErrorStatistics
+
+DECISIONS: dict[str, Use | Off] = {
+    "eager": Use(),
+    "graphed": Off(reason="not measured"),
+    "compiled": Off(reason="not measured"),
+}
 
 
 @pytest.fixture
@@ -65,7 +71,7 @@ def entry_of(scored: Scored) -> Callable[[str], Entry]:
             outputs=(pattern,), dims=(Dim(name="n0", low=1, high=64),),
         )  # fmt: skip
         candidate = Candidate(variant_id=variant.id, source="int x; // ä\n" * 40, backend="cpp", generator="manual")
-        return make_entry(variant=variant, candidate=candidate, scored=scored, share=0.25)
+        return make_entry(variant=variant, candidate=candidate, scored=scored, share=0.25, decisions=DECISIONS)
 
     return entry
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ import pytest
 from kernelforge.errors import PackageError
 from kernelforge.evaluate.types import Scored
 from kernelforge.package.reader import read_package
-from kernelforge.package.serial import accepted_from_json, audit_from_json, eager_decision, measurement_from_json
-from kernelforge.package.types import Entry, Header, Off, Use
+from kernelforge.package.serial import accepted_from_json, audit_from_json, measurement_from_json
+from kernelforge.package.types import Entry, Header
 from kernelforge.package.writer import write_package
 
 MakeEntry = Callable[[str], Entry]
@@ -108,13 +107,3 @@ def test_a_binary_that_changed_since_it_was_judged_is_not_exported(scored: Score
     scored.artifact.path.write_bytes(b"other")
     with pytest.raises(PackageError, match="changed since it was judged"):
         entry_of("exp")
-
-
-def test_eager_mode_is_decided_by_the_low_end_of_the_interval_and_the_cost_of_a_call(scored: Scored) -> None:
-    measured = scored.measurement
-    assert isinstance(eager_decision(measured, "cpu"), Use)
-    doubtful = replace(measured, speedup=replace(measured.speedup, low=0.99))
-    assert isinstance(eager_decision(doubtful, "cuda"), Off)
-    tiny = replace(measured, eager_us=2.0, candidate_us=0.5)
-    assert isinstance(eager_decision(tiny, "cpu"), Off)
-    assert isinstance(eager_decision(tiny, "cuda"), Use)

@@ -17,12 +17,8 @@ from kernelforge.digest import Json, decode_float, digest_bytes, encode_float
 from kernelforge.errors import PackageError
 from kernelforge.evaluate.types import Scored
 from kernelforge.generate.types import Candidate
-from kernelforge.package.types import Binary, Decision, Entry, JsonObject, Off, Use
+from kernelforge.package.types import Binary, Decision, Entry, JsonObject
 from kernelforge.verify.types import Accepted, ErrorStatistics
-
-CPU_CALL_US = 4.0
-"""What a call through the eager wrapper costs on the CPU beside the kernel, microseconds: checks, allocation of the
-output, launch (3.9 measured for softmax 4x8). Eager's measured time holds its own such costs already."""
 
 
 def make_entry(
@@ -30,14 +26,14 @@ def make_entry(
     variant: Variant,
     candidate: Candidate,
     scored: Scored,
-    decisions: Mapping[str, Decision] | None = None,
+    decisions: Mapping[str, Decision],
     share: float = 0.0,
     node: str = "",
 ) -> Entry:
     """The entry of an accepted candidate.
 
     Args:
-        decisions: per dispatch mode; by default eager as `eager_decision` says, the other modes off, not measured.
+        decisions: one for each dispatch mode.
         share: runtime share of the variant. node: id of the node in the project.
 
     Raises:
@@ -54,9 +50,6 @@ def make_entry(
         raise PackageError(
             f"{variant.label}: the binary changed since it was judged", hint="evaluate the candidate again"
         )
-    if decisions is None:
-        off = Off(reason="not measured")
-        decisions = {"eager": eager_decision(scored.measurement, variant.device), "graphed": off, "compiled": off}
     return Entry(
         variant=variant, source=candidate.source, prelude=prelude(variant, candidate.backend),
         binary=Binary(data=data, digest=artifact.digest, backend=artifact.backend, target=artifact.target,
@@ -65,21 +58,6 @@ def make_entry(
         audit=audit_to_json(scored.audit), decisions=decisions, provenance=_provenance(candidate, scored, node),
         share=share,
     )  # fmt: skip
-
-
-def eager_decision(measurement: Measurement, device: str) -> Decision:
-    """Whether the kernel is used in eager mode: it must be faster than eager even at the interval's low end.
-
-    On the CPU the time is wall time, so what the wrapper costs is added to the kernel's; on CUDA the measured time is
-    the device's, and the host's share is not known here.
-    """
-    speedup = measurement.speedup
-    call_us = CPU_CALL_US if device == "cpu" else 0.0
-    factor = measurement.candidate_us / (measurement.candidate_us + call_us) if call_us else 1.0
-    if speedup.low * factor > 1.0:
-        return Use()
-    through = f", and each call through the wrapper costs {call_us} us more" if call_us else ""
-    return Off(reason=f"not faster than eager: {speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]{through}")
 
 
 def _provenance(candidate: Candidate, scored: Scored, node: str) -> JsonObject:

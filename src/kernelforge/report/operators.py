@@ -1,4 +1,4 @@
-"""The operator table from cards, nodes and decisions. Pure: no database, no torch."""
+"""The operator table from cards, nodes and decisions. Sees no SQL and no torch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kernelforge.report.rows import (
     VariantReport,
 )
 from kernelforge.search.lineage import best_node
-from kernelforge.search.types import Node
-from kernelforge.search.winners import Choice
+from kernelforge.search.types import Node, NodeStore
+from kernelforge.search.winners import Choice, choose_winners
 
 
 def operator_row(choice: Choice, nodes: Sequence[Node], *, override: str = "") -> OperatorRow:
@@ -44,17 +44,16 @@ def operator_row(choice: Choice, nodes: Sequence[Node], *, override: str = "") -
     )  # fmt: skip
 
 
-def operator_rows(
-    choices: Sequence[Choice], nodes: Mapping[str, Sequence[Node]], overrides: Mapping[str, str] | None = None
-) -> tuple[OperatorRow, ...]:
-    """All rows, in the order of `choices`.
+def project_rows(store: NodeStore, overrides: Mapping[str, str] | None = None) -> tuple[OperatorRow, ...]:
+    """The rows of a project, largest share first.
 
     Args:
-        nodes, overrides: by variant id.
+        overrides: decisions that were taken after the search, by variant id.
     """
     decided = overrides or {}
     return tuple(
-        operator_row(c, nodes[c.record.variant.id], override=decided.get(c.record.variant.id, "")) for c in choices
+        operator_row(c, store.nodes(c.record.variant.id), override=decided.get(c.record.variant.id, ""))
+        for c in choose_winners(store)
     )
 
 
