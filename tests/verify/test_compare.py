@@ -68,6 +68,16 @@ def test_a_lower_precision_is_named(low: torch.dtype) -> None:
     assert reason_of(verdict) is RejectReason.PRECISION_DOWNGRADE
 
 
+def test_a_term_left_out_of_a_sum_is_no_rounding() -> None:
+    """As small as a lower precision's errors, but all of one sign."""
+    inputs = torch.randn(40, 256) / 4
+    exponentials = inputs.exp()
+    kept = exponentials * (torch.arange(256) != 255)
+    emulation = torch.softmax(inputs.bfloat16().double(), 1).bfloat16()
+    verdict = compare(softmax_expected(inputs), exponentials / kept.sum(1, keepdim=True), emulations=[emulation])
+    assert reason_of(verdict) is RejectReason.WRONG_VALUE
+
+
 def test_bf16_intermediates_are_rejected_for_a_bf16_output() -> None:
     inputs = torch.randn(200, 300).bfloat16()
     exponentials = (inputs - inputs.amax(1, keepdim=True)).exp()

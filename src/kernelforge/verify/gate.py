@@ -2,7 +2,8 @@
 
 The order is cheap before dear: the smallest case first, thrice on the same input, then each case once, the largest
 thrice again (races need size), and at the end the first case once more: a kernel that keeps something between calls, or
-breaks its own state, shows there.
+breaks its own state, shows there. A failure that looks like arithmetic in a lower precision is only called so if most
+failing cases do: work that is left out may look like rounding on one input, and like nothing of the sort on the next.
 """
 
 from __future__ import annotations
@@ -15,27 +16,41 @@ from kernelforge.runner.protocol import RunnerDeath
 from kernelforge.runner.session import RunnerSession
 from kernelforge.verify.checks.execution import CasePassed, History, death, judge_reply, run_case
 from kernelforge.verify.prepare import PreparedCase
-from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, Verdict
+from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, RejectReason, Verdict
 
 REPEATS = 3
 NO_ERROR = ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0)
 
 
 def verify(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase]) -> Verdict:
-    """Run a candidate on every case, and on the first once more.
+    """Run a candidate on every case, and on the first once more; the first failure decides (but see the module).
 
     Raises:
         HarnessError: a fault of the judge or the machine.
     """
     ordered = sorted(cases, key=lambda c: (c.case.is_edge, c.size_bytes))
     history, passed = History(), []
+    failures: list[Rejected] = []
     steps = [(c, REPEATS if i in (0, len(ordered) - 1) else 1) for i, c in enumerate(ordered)]
     for prepared, repeats in [*steps, (ordered[0], 1)]:
         result = run_case(session, variant, prepared, history, repeats=repeats)
-        if isinstance(result, Rejected):
+        if isinstance(result, CasePassed):
+            passed.append(result)
+            continue
+        wrong = result.reason in (RejectReason.WRONG_VALUE, RejectReason.PRECISION_DOWNGRADE)
+        if not wrong or not (failures or result.reason is RejectReason.PRECISION_DOWNGRADE):
             return result
-        passed.append(result)
+        failures.append(result)
+    if failures:
+        return _downgrade_or_wrong(failures)
     return Accepted(cases=len(ordered), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
+
+
+def _downgrade_or_wrong(failures: Sequence[Rejected]) -> Rejected:
+    """The first failure of the kind that most of them are of. An inf or nan more or less votes for neither."""
+    unexplained = [f for f in failures if f.reason is RejectReason.WRONG_VALUE and f.worst_abs is not None]
+    explained = [f for f in failures if f.reason is RejectReason.PRECISION_DOWNGRADE]
+    return unexplained[0] if len(unexplained) > len(explained) else explained[0]
 
 
 def recheck(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase], *, calls: int) -> Verdict:
