@@ -19,6 +19,7 @@ class Settings:
     Attributes:
         cache_dir: where built binaries and the runner live; content-addressed, safe to delete.
         disabled: the kill switch: every dispatch falls back to eager.
+        native_dispatch: compile the dispatcher's call table where possible; else calls are dispatched in Python.
         cxx: the C++ compiler to use, or "" to look for g++ and clang++.
         nvcc: the CUDA compiler to use, or "" to look for it.
         cuda_home: CUDA_HOME or CUDA_PATH of the environment, or "".
@@ -28,6 +29,7 @@ class Settings:
 
     cache_dir: Path
     disabled: bool
+    native_dispatch: bool
     cxx: str
     nvcc: str
     cuda_home: str
@@ -39,13 +41,14 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from `environ` (the process's own environment by default)."""
     env = os.environ if environ is None else environ
 
-    def flag(name: str) -> bool:
-        return env.get(name, "").lower() in {"1", "true", "yes", "on"}
+    def flag(name: str, default: str = "") -> bool:
+        return env.get(name, default).lower() in {"1", "true", "yes", "on"}
 
     cache = env.get(PREFIX + "CACHE_DIR") or platformdirs.user_cache_dir("kernelforge")
     return Settings(
         cache_dir=Path(cache),
         disabled=flag(PREFIX + "DISABLE"),
+        native_dispatch=flag(PREFIX + "NATIVE_DISPATCH", default="1"),
         cxx=env.get(PREFIX + "CXX", ""),
         nvcc=env.get(PREFIX + "NVCC", ""),
         cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH") or "",

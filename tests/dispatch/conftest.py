@@ -17,6 +17,7 @@ from kernelforge.build.types import Artifact
 from kernelforge.capture.types import ScalarRef, TensorRef, Value
 from kernelforge.cards.types import Dim, Extent, Scalar, TensorPattern, Variant
 from kernelforge.dispatch.loading import LoadedPackage, load
+from kernelforge.dispatch.native import why_not_native
 from kernelforge.evaluate.types import Scored
 from kernelforge.generate.types import Candidate
 from kernelforge.package.serial import make_entry
@@ -135,14 +136,22 @@ def scored(artifact: Artifact, *, eager_us: float = 100.0, candidate_us: float =
 
 
 @pytest.fixture(scope="session")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return replace(load_settings({}), cache_dir=tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(params=["native", "python"])
+def settings(cache: Settings, request: pytest.FixtureRequest) -> Settings:
+    """Both ways through a call site must behave alike."""
+    settings = replace(cache, native_dispatch=request.param == "native")
+    assert settings.native_dispatch == (not why_not_native(settings)), "the call table was not built"
+    return settings
+
+
 @pytest.fixture(scope="session")
-def entries(settings: Settings) -> Mapping[str, Entry]:
+def entries(cache: Settings) -> Mapping[str, Entry]:
     """An entry for each of `KERNELS`, by its name there."""
-    backend = get_backend("cpp", settings)
+    backend = get_backend("cpp", cache)
 
     def build(name: str) -> Entry:
         variant, source = KERNELS[name]

@@ -1,10 +1,9 @@
 """One replaced attribute of torch: the wrapper that every call passes. Owns `CallSite`.
 
 There are two ways through a wrapper. The exact one looks up the call's signature (shapes, strides, dtypes, device, all
-other arguments by value and type) in a dict: the guard decides each signature once. The quick one guesses: the last
-call with the very same other arguments went to a kernel whose output has the shape of an input; it launches that
-kernel, whose binary checks dtype, shape, strides and alignment itself, and goes the exact way if it refuses. Grad mode,
-lazy bits and the state of torch are looked at in each call, on both.
+other arguments by value and type) in a dict: the guard decides each signature once. The quick one is the compiled call
+table (call_table.c), where it can be had: it repeats what the exact way has found, and hands over whenever it does not
+know. Grad mode, lazy bits and the state of torch are looked at in each call, on both.
 """
 
 from __future__ import annotations
@@ -16,14 +15,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._guards import TracingContext
-from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 
 from kernelforge.capture.types import alignment_of
 from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
 from kernelforge.dispatch.patches import Function, Origin, origin_at
-from kernelforge.dispatch.plans import Guess, Hit, Miss, attempt_of, hit_plan
+from kernelforge.dispatch.plans import Hit, Miss, hit_plan
 from kernelforge.dispatch.state import autocast_state, call_problem, foreign_modes, freeze, is_plain
 from kernelforge.dispatch.tables import Tables
 from kernelforge.errors import ForgeError
@@ -34,8 +32,6 @@ Key: TypeAlias = "tuple[object, ...]"
 Call: TypeAlias = "tuple[Key, list[torch.Tensor], tuple[object, ...], Mapping[str, object]]"
 """Signature, tensors in the order of the call, arguments by position and by name."""
 _MAX_SIGNATURES = 4096
-_MAX_GUESSES = 64
-_MAX_WRONG_GUESSES = 16
 _ATOMS = frozenset({int, bool, str, type(None), torch.dtype})
 
 
@@ -64,8 +60,10 @@ class CallSite:
         self._is_python = inspect.isfunction(self.original)
         self._plans: dict[Key, Hit | Miss] = {}
         self._decided: dict[Key, Hit | Miss] = {}
-        self._guesses: dict[Key, Guess] = {}
-        self._wrong_guesses: dict[Key, int] = {}
+        self._table = tables.native.table() if tables.native is not None else None
+        if self._table is not None:
+            # Autocast is no part of the table's signatures.
+            self._table.active = not self._by_autocast
 
     def close(self) -> None:
         """Make the wrapper a pass-through until it is opened again."""
@@ -73,7 +71,8 @@ class CallSite:
             self.origin.active = False
             self._decided = dict(self._plans)
             self._plans.clear()
-            self._guesses.clear()
+            if self._table is not None:
+                self._table.active = False
 
     def still_fits(self) -> bool:
         """Whether the place holds what it held when the wrapper was made."""
@@ -85,52 +84,33 @@ class CallSite:
         with self._tables.lock:
             self._plans.update(self._decided)
             self.origin.active = True
+            if self._table is not None:
+                self._table.active = not self._by_autocast
 
     def wrapper(self) -> Function:
         """The function that takes the attribute's place. One long function: every call of torch pays for each step."""
-        original, plans, guesses, busy = self.original, self._plans, self._guesses, self._tables.busy
+        original, plans, busy = self.original, self._plans, self._tables.busy
         inner = None if self._is_python else next(iter(self._operators))
         slow, by_autocast = self._slow, self._by_autocast
-        Tensor, atoms = torch.Tensor, _ATOMS
-        dispatch_modes, function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-        autocast, tracing, grad_enabled = (
-            torch._C._is_any_autocast_enabled, torch._C._is_tracing, torch.is_grad_enabled,
-        )  # fmt: skip
+        Tensor, atoms, function_modes = torch.Tensor, _ATOMS, torch._C._len_torch_function_stack
+        native = self._tables.native
+        attempt = self._table.attempt if self._table is not None else None
+        missed, unknown = (native.missed, native.unknown) if native is not None else (None, None)
 
         def call(*args: object, **kwargs: object) -> object:
             if is_dynamo_compiling() or (inner is not None and inner in busy.operators):
                 return original(*args, **kwargs)
-            # First of all: under a function mode even reading a shape is a call that the mode sees.
+            if attempt is not None:
+                result = attempt(args, kwargs)
+                if result is missed:
+                    return self._fall_back(args, kwargs) if inner is None else original(*args, **kwargs)
+                if result is not unknown:
+                    return result
+            # Before anything else: under a function mode even reading a shape is a call that the mode sees.
             if function_modes() and foreign_modes():
                 return self._count("function mode", args, kwargs)
             values: tuple[Any, ...] = (*args, *kwargs.values()) if kwargs else args
             tensors: list[torch.Tensor] = []
-            if guesses:
-                identity: list[object] = [tuple(kwargs)] if kwargs else []
-                for value in values:
-                    kind = type(value)
-                    if kind is Tensor or kind is Parameter:
-                        tensors.append(value)
-                        identity.append(None)
-                    else:
-                        identity.append(id(value))
-                guess = guesses.get(tuple(identity))
-                if guess is not None:
-                    if dispatch_modes() or tracing() or forward_ad._current_level >= 0 or autocast():
-                        return self._count(call_problem(by_autocast=False), args, kwargs)
-                    for tensor in tensors:
-                        if tensor.is_neg() or (tensor.requires_grad and grad_enabled()):
-                            break
-                    else:
-                        try:
-                            status, result = guess.attempt(tensors)
-                        except RuntimeError:
-                            return self._not_passed(((), tensors, args, kwargs))
-                        if status == 0:
-                            guess.plan.counter[0] += 1
-                            return result
-                        self._misguessed(tuple(identity), guess, status)
-                tensors = []
             signature: list[object] = [tuple(kwargs)] if kwargs else []
             try:
                 for value in values:
@@ -150,8 +130,7 @@ class CallSite:
                 # A subclass, a tracer's proxy, a tensor without strides, an unhashable argument.
                 return self._count("argument type", args, kwargs)
             if isinstance(plan, Miss):
-                plan.counter[0] += 1
-                return self._fall_back(args, kwargs) if inner is None else original(*args, **kwargs)
+                return self._follow(plan, (key, tensors, args, kwargs))
             return slow(plan, (key, tensors, args, kwargs))
 
         return functools.wraps(original)(call)
@@ -168,13 +147,16 @@ class CallSite:
             return self._count(problem, args, kwargs)
         return self._follow(plan or self._remember(key, self._plan(call, aligned=True)), call)
 
-    def _follow(self, plan: Hit | Miss, call: Call) -> object:
+    def _follow(self, plan: Hit | Miss, call: Call, *, teach: bool = True) -> object:
+        """Do what was decided. teach: it holds for every call of the signature, whatever its alignment."""
         if isinstance(plan, Hit):
-            return self._run(plan, call)
+            return self._run(plan, call, teach=teach)
         plan.counter[0] += 1
+        if teach:
+            self._teach(plan, call)
         return self._fall_back(call[2], call[3])
 
-    def _run(self, plan: Hit, call: Call) -> object:
+    def _run(self, plan: Hit, call: Call, *, teach: bool) -> object:
         """Check what differs between calls of one signature, then launch."""
         _, tensors, args, kwargs = call
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
@@ -189,8 +171,8 @@ class CallSite:
             return self._not_passed(call)
         if status == 0:
             plan.counter[0] += 1
-            if plan.portable:
-                self._learn(plan, call)
+            if teach:
+                self._teach(plan, call)
             return result
         return self._not_launched(plan, status, call)
 
@@ -221,7 +203,7 @@ class CallSite:
         if isinstance(second, Hit) and second.entry is plan.entry:
             refusals = plan.entry.binary.refusals
             return self._count(refusals[status - 1] if status <= len(refusals) else f"code {status}", args, kwargs)
-        return self._follow(second, (exact, tensors, args, kwargs))
+        return self._follow(second, (exact, tensors, args, kwargs), teach=False)
 
     def _failure(self, plan: Hit, status: int) -> ForgeError:
         return ForgeError(
@@ -229,32 +211,19 @@ class CallSite:
             hint="leave the variant out of the package, or set KFORGE_DISABLE=1 to run without kernels",
         )
 
-    def _learn(self, plan: Hit, call: Call) -> None:
-        """Expect the next call with the same arguments beside the tensors to belong to the same variant."""
-        _, tensors, args, kwargs = call
-        values = (*args, *kwargs.values())
-        rest = [v for v in values if not isinstance(v, torch.Tensor)]
-        if self._by_autocast or len(self._guesses) >= _MAX_GUESSES or len(rest) + len(tensors) != len(values):
+    def _teach(self, plan: Hit | Miss, call: Call) -> None:
+        """Put what was decided for a call into the compiled table."""
+        native, table = self._tables.native, self._table
+        if native is None or table is None:
             return
-        if not all(type(v) in _ATOMS or type(v) is float or _is_constant(v) for v in rest):
-            return
-        named = [tuple(kwargs)] if kwargs else []
-        identity = (*named, *(None if isinstance(v, torch.Tensor) else id(v) for v in values))
-        with self._tables.lock:
-            if self.origin.active and self._wrong_guesses.get(identity, 0) < _MAX_WRONG_GUESSES:
-                self._guesses[identity] = Guess(plan=plan, attempt=attempt_of(plan), holds=tuple(rest))
 
-    def _misguessed(self, identity: Key, guess: Guess, status: int) -> None:
-        """The guard in the binary refused what was expected to fit: the call goes the exact way instead.
+        def fail(status: int) -> None:
+            assert isinstance(plan, Hit)
+            raise self._failure(plan, status)
 
-        Raises:
-            ForgeError: it was no refusal; the launch failed.
-        """
         with self._tables.lock:
-            self._wrong_guesses[identity] = self._wrong_guesses.get(identity, 0) + 1
-            self._guesses.pop(identity, None)
-        if status < 0:
-            raise self._failure(guess.plan, status)
+            if self.origin.active:
+                native.teach(table, call[2], call[3], plan, fail=fail)
 
     def _plan(self, call: Call, *, aligned: bool) -> Hit | Miss:
         _, tensors, args, kwargs = call
@@ -303,11 +272,6 @@ class CallSite:
             return self.original(*args, **kwargs)
         finally:
             busy.operators = outer
-
-
-def _is_constant(value: object) -> bool:
-    """Whether a value can never change: a tuple of atoms. A list can, without becoming another object."""
-    return type(value) is tuple and all(type(v) in _ATOMS or type(v) is float for v in value)
 
 
 def _swap(value: object, supply: Iterator[torch.Tensor]) -> object:

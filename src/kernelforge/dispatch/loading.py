@@ -43,19 +43,22 @@ def load(path: str | Path, *, settings: Settings | None = None) -> LoadedPackage
     machine = this_machine()
     states = tuple(_load_entry(entry, package, machine, settings) for entry in package.entries)
     _warn_of_off(package, states)
-    return LoadedPackage(package, states)
+    return LoadedPackage(package, states, settings)
 
 
 class LoadedPackage:
     """A package on this machine. Thread-safe."""
 
-    def __init__(self, package: Package, states: Sequence[EntryState]) -> None:
+    def __init__(self, package: Package, states: Sequence[EntryState], settings: Settings) -> None:
         from kernelforge.dispatch.eager import Activation
+        from kernelforge.dispatch.native import native_dispatch
         from kernelforge.dispatch.tables import Tables
 
         self.package = package
         self.states = tuple(states)
-        self._tables = Tables(self.states, name=str(package.path))
+        in_use = any(state.kernel is not None for state in self.states)
+        native = native_dispatch(settings) if in_use else None
+        self._tables = Tables(self.states, name=str(package.path), native=native)
         self._activation = Activation(self._tables)
 
     @contextmanager
@@ -148,7 +151,9 @@ def _load_kernel(path: Path) -> Kernel:
         return int(workspace((ctypes.c_int64 * max(len(dims), 1))(*dims)))
 
     launch = tvm_ffi.load_module(str(path))["launch"]
-    return Kernel(launch=cast("Callable[..., int]", launch), workspace_bytes=workspace_bytes)
+    address = ctypes.cast(library["__tvm_ffi_launch"], ctypes.c_void_p).value
+    assert address is not None
+    return Kernel(launch=cast("Callable[..., int]", launch), address=address, workspace_bytes=workspace_bytes)
 
 
 def _warn_of_off(package: Package, states: Sequence[EntryState]) -> None:

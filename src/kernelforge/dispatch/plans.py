@@ -42,6 +42,7 @@ class Hit:
 
     entry: Entry
     launch: Callable[..., int]
+    address: int
     counter: list[int]
     order: tuple[int, ...]
     spans: tuple[int, ...]
@@ -107,52 +108,11 @@ def hit_plan(admitted: Admitted, kernel: Kernel, tensors: Sequence[torch.Tensor]
     scalars = tuple(admitted.scalars[s.name] for s in variant.scalars)
     portable = len(outputs) == 1 and not variant.mutates and not workspace and _like_an_input(variant, outputs[0][0])
     return Hit(
-        entry=admitted.entry, launch=kernel.launch, counter=counter, order=order, outputs=outputs,
+        entry=admitted.entry, launch=kernel.launch, address=kernel.address, counter=counter, order=order,
+        outputs=outputs,
         spans=tuple(tensor_spec(t).storage_bytes for t in inputs), scalars=scalars,
         workspace_bytes=workspace, device=inputs[0].get_device(), portable=portable,
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
-    """A portable plan that the next call of a call site probably fits.
-
-    Attributes:
-        attempt: the call's tensors -> status (0 launched, else nothing was done or the launch failed), result.
-        holds: the arguments by whose identity the guess is found; held, so that no other object gets their id.
-    """
-
-    plan: Hit
-    attempt: Callable[[Sequence[torch.Tensor]], tuple[int, object]]
-    holds: tuple[object, ...]
-
-
-def attempt_of(plan: Hit) -> Callable[[Sequence[torch.Tensor]], tuple[int, object]]:
-    """The launch of a portable plan without any look at shapes: the binary refuses what does not fit."""
-    launch, order, scalars, device, empty_like = plan.launch, plan.order, plan.scalars, plan.device, torch.empty_like
-    like = plan.outputs[0][0]
-
-    def on_cpu_of_one(tensors: Sequence[torch.Tensor]) -> tuple[int, object]:
-        tensor = tensors[0]
-        output = empty_like(tensor)
-        return launch(tensor, output, 0, 0), output
-
-    def on_cpu(tensors: Sequence[torch.Tensor]) -> tuple[int, object]:
-        inputs = [tensors[i] for i in order]
-        output = empty_like(inputs[like])
-        return launch(*inputs, output, *scalars, 0, 0), output
-
-    def on_cuda(tensors: Sequence[torch.Tensor]) -> tuple[int, object]:
-        # Another device may be of another kind, which the binary cannot know.
-        if any(t.get_device() != device for t in tensors):
-            return 1, None
-        inputs = [tensors[i] for i in order]
-        output = empty_like(inputs[like])
-        return launch(*inputs, output, *scalars, 0, torch._C._cuda_getCurrentRawStream(device)), output
-
-    if device >= 0:
-        return on_cuda
-    return on_cpu_of_one if order == (0,) and not scalars else on_cpu
 
 
 def _like_an_input(variant: Variant, like: int) -> bool:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from kernelforge.cards.guard import Guard
+from kernelforge.dispatch.native import NativeDispatch
 from kernelforge.dispatch.types import EntryState, StatRow
 
 
@@ -19,14 +20,14 @@ class Tables:
     """Thread-safe; counters may lose a count when threads collide.
 
     Attributes:
-        name: of the package, for messages.
+        name: of the package, for messages. native: the compiled call tables, or None.
         guarded: the entries that are on, the fastest first. kernels: theirs, by variant id.
         hits: their counters, by variant id.
     """
 
-    def __init__(self, states: Sequence[EntryState], *, name: str) -> None:
+    def __init__(self, states: Sequence[EntryState], *, name: str, native: NativeDispatch | None) -> None:
         """Args: states: all entries, on or off."""
-        self.name = name
+        self.name, self.native = name, native
         self.busy = _Busy()
         self.lock = threading.RLock()
         self._states = tuple(states)

@@ -15,10 +15,12 @@ class Kernel:
     Attributes:
         launch: takes input tensors, outputs, varying floats, workspace address, stream; returns 0 (launched), k > 0
             (refused by the k-th of `Binary.refusals`), or -e (the launch failed with error e).
+        address: of the binary's guarded entry, in the form of tvm-ffi's C header.
         workspace_bytes: dims in the variant's order -> bytes of scratch memory.
     """
 
     launch: Callable[..., int]
+    address: int
     workspace_bytes: Callable[[Sequence[int]], int]
 
 

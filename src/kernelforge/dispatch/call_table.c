@@ -1,0 +1,499 @@
+/* From a call's arguments to a launched kernel without the interpreter.
+ *
+ * A `Table` belongs to one replaced call site of torch. It remembers what the exact path in callsite.py decided: for each
+ * signature (shapes, strides, dtypes, devices, all other arguments by value) a `Plan`, or that eager runs. `attempt` looks
+ * a call up, checks what differs between calls of one signature (the state of torch, lazy bits, grad), allocates the
+ * output with torch and calls the binary's guarded entry. It answers MISSED where eager is known to run, and UNKNOWN
+ * wherever the exact path must look: it never decides anything itself.
+ *
+ * Tensors are read through the DLPack exchange API of torch, a stable C interface, so this file is compiled against
+ * Python's and DLPack's headers alone and does not depend on a version of torch.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+#include <tvm/ffi/c_api.h>
+
+enum { MAX_TENSORS = 16, MAX_SCALARS = 8, MAX_WORDS = 192, MAX_HELD = 32, MAX_DEPTH = 3 };
+enum { MAX_ENTRIES = 4096, MAX_WRONG = 16 };
+enum { LONG_ELEMENTS = 1 << 13 }; /* a CPU kernel over so many lets other Python threads run */
+enum Tag { TENSOR = 1, INTEGER, REAL, OBJECT, SEQUENCE, KEYWORD };
+
+typedef int (*Launch)(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result);
+
+/* What torch is asked in every call; set once by `configure`. */
+static struct {
+  PyObject *tensor, *parameter;                 /* the two types that are served */
+  PyObject *constants;                          /* frozenset of types whose objects are compared by identity */
+  PyObject *sequences;                          /* frozenset: tuple, list, torch.Size */
+  PyObject *none_of;                            /* tuple of functions; a true answer of any means: not here */
+  PyObject *grad_enabled, *default_dtype, *float32, *is_neg, *empty_like, *forward_ad;
+  PyObject *requires_grad, *current_level;      /* names of attributes */
+  const DLPackExchangeAPI *exchange;
+} torch;
+
+static PyObject *missed, *unknown;
+
+/* ---- Plan: one signature's kernel ---- */
+
+typedef struct {
+  PyObject_HEAD
+  Launch launch;
+  int inputs, scalar_count, like, on_cuda, device, by_default_dtype;
+  int order[MAX_TENSORS];       /* of input i: its position among the call's tensors */
+  double scalars[MAX_SCALARS];
+  PyObject *prototype;          /* without `like`: the output is made like this tensor ... */
+  PyObject *allocate;           /* ... or by this function */
+  PyObject *counter;            /* list of one int */
+  PyObject *fail;               /* called with the status when the launch failed; raises */
+} Plan;
+
+static void plan_dealloc(Plan *self) {
+  Py_XDECREF(self->prototype);
+  Py_XDECREF(self->allocate);
+  Py_XDECREF(self->counter);
+  Py_XDECREF(self->fail);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+  static char *names[] = {"launch", "order", "like", "prototype", "allocate", "scalars", "counter", "fail", "device",
+                          "by_default_dtype", NULL};
+  unsigned long long launch;
+  PyObject *order, *prototype, *allocate, *scalars, *counter, *fail;
+  int like, device, by_default_dtype;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!Oip", names, &launch, &PyTuple_Type, &order, &like, &prototype,
+                                   &allocate, &PyTuple_Type, &scalars, &PyList_Type, &counter, &fail, &device,
+                                   &by_default_dtype))
+    return NULL;
+  const Py_ssize_t inputs = PyTuple_GET_SIZE(order), count = PyTuple_GET_SIZE(scalars);
+  if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || PyList_GET_SIZE(counter) != 1) {
+    PyErr_SetString(PyExc_ValueError, "more tensors or scalars than a plan holds");
+    return NULL;
+  }
+  Plan *self = (Plan *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->launch = (Launch)(uintptr_t)launch;
+  self->inputs = (int)inputs, self->scalar_count = (int)count;
+  self->like = like, self->on_cuda = device >= 0, self->device = device;
+  self->by_default_dtype = by_default_dtype;
+  for (Py_ssize_t i = 0; i < inputs; ++i) self->order[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(order, i));
+  for (Py_ssize_t i = 0; i < count; ++i) self->scalars[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(scalars, i));
+  self->prototype = prototype == Py_None ? NULL : Py_NewRef(prototype);
+  self->allocate = allocate == Py_None ? NULL : Py_NewRef(allocate);
+  self->counter = Py_NewRef(counter), self->fail = Py_NewRef(fail);
+  if (PyErr_Occurred()) Py_CLEAR(self);
+  return (PyObject *)self;
+}
+
+static PyTypeObject PlanType = {
+  PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Plan", .tp_basicsize = sizeof(Plan),
+  .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = plan_new, .tp_dealloc = (destructor)plan_dealloc,
+};
+
+/* ---- Call: the arguments as words ---- */
+
+typedef struct {
+  int64_t words[MAX_WORDS];     /* everything */
+  int64_t rest[MAX_WORDS];      /* the same with tensors as mere places */
+  PyObject *held[MAX_HELD];     /* borrowed: whose address is among the words */
+  PyObject *tensors[MAX_TENSORS];
+  DLTensor views[MAX_TENSORS];
+  int count, rest_count, held_count, tensor_count;
+} Call;
+
+static int push(Call *call, int64_t word) {
+  if (call->count >= MAX_WORDS) return 0;
+  call->words[call->count++] = call->rest[call->rest_count++] = word;
+  return 1;
+}
+
+static int push_object(Call *call, enum Tag tag, PyObject *object) {
+  if (call->held_count >= MAX_HELD) return 0;
+  call->held[call->held_count++] = object;
+  return push(call, tag) && push(call, (int64_t)(intptr_t)object);
+}
+
+static int push_tensor(Call *call, PyObject *tensor) {
+  if (call->tensor_count >= MAX_TENSORS) return 0;
+  DLTensor *view = &call->views[call->tensor_count];
+  if (torch.exchange->dltensor_from_py_object_no_sync(tensor, view)) {
+    PyErr_Clear(); /* without memory of its own: sparse, or wrapped by a transform */
+    return 0;
+  }
+  if (call->count + 3 + 2 * view->ndim > MAX_WORDS || call->rest_count >= MAX_WORDS) return 0;
+  call->tensors[call->tensor_count++] = tensor;
+  call->rest[call->rest_count++] = TENSOR;
+  int64_t *word = call->words + call->count;
+  *word++ = TENSOR | (int64_t)view->ndim << 8;
+  *word++ = view->dtype.code | view->dtype.bits << 8 | view->dtype.lanes << 16;
+  *word++ = (int64_t)view->device.device_type << 32 | (uint32_t)view->device.device_id;
+  for (int axis = 0; axis < view->ndim; ++axis) *word++ = view->shape[axis];
+  for (int axis = 0; axis < view->ndim; ++axis) *word++ = view->strides[axis];
+  call->count = (int)(word - call->words);
+  return 1;
+}
+
+static int push_value(Call *call, PyObject *value, int depth) {
+  PyTypeObject *type = Py_TYPE(value);
+  if ((PyObject *)type == torch.tensor || (PyObject *)type == torch.parameter) return push_tensor(call, value);
+  if (type == &PyLong_Type) {
+    int overflow;
+    const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow && push(call, INTEGER) && push(call, number);
+  }
+  if (type == &PyFloat_Type) {
+    const double number = PyFloat_AS_DOUBLE(value);
+    int64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return push(call, REAL) && push(call, bits);
+  }
+  if (value == Py_None || type == &PyBool_Type) return push_object(call, OBJECT, value);
+  if (PySet_Contains(torch.sequences, (PyObject *)type) == 1) {
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
+    if (depth == MAX_DEPTH || !push(call, SEQUENCE | (int64_t)size << 8) || !push_object(call, OBJECT, (PyObject *)type))
+      return 0;
+    for (Py_ssize_t i = 0; i < size; ++i)
+      if (!push_value(call, PySequence_Fast_GET_ITEM(value, i), depth + 1)) return 0;
+    return 1;
+  }
+  return PySet_Contains(torch.constants, (PyObject *)type) == 1 && push_object(call, OBJECT, value);
+}
+
+/* Whether the call could be put into words; if not, no exception is set. */
+static int read_call(Call *call, PyObject *args, PyObject *kwargs) {
+  call->count = call->rest_count = call->held_count = call->tensor_count = 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i)
+    if (!push_value(call, PyTuple_GET_ITEM(args, i), 0)) return 0;
+  Py_ssize_t position = 0;
+  PyObject *name, *value;
+  while (PyDict_Next(kwargs, &position, &name, &value))
+    if (!push_object(call, KEYWORD, name) || !push_value(call, value, 0)) return 0;
+  return 1;
+}
+
+/* ---- Table ---- */
+
+typedef struct {
+  uint64_t hash;
+  int64_t *words;
+  int count, held_count, wrong; /* wrong: how often the plan, only expected to fit, was refused */
+  PyObject **held;
+  Plan *plan;                   /* NULL: eager runs, and `counter` counts it */
+  PyObject *counter;
+} Entry;
+
+typedef struct {
+  Entry *entries;
+  size_t capacity, used;
+} Map;
+
+typedef struct {
+  PyObject_HEAD
+  Map exact, expected;          /* by all words; by those that describe no tensor */
+  char active;
+} Table;
+
+static uint64_t hash_of(const int64_t *words, int count) {
+  uint64_t hash = (uint64_t)count;
+  for (int i = 0; i < count; ++i) {
+    hash = (hash ^ (uint64_t)words[i]) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  }
+  return hash | 1; /* 0 marks a free place */
+}
+
+static Entry *find(const Map *map, const int64_t *words, int count) {
+  if (!map->used) return NULL;
+  const uint64_t hash = hash_of(words, count);
+  for (size_t place = hash & (map->capacity - 1);; place = (place + 1) & (map->capacity - 1)) {
+    Entry *entry = &map->entries[place];
+    if (!entry->hash) return NULL;
+    if (entry->hash == hash && entry->count == count && !memcmp(entry->words, words, (size_t)count * sizeof *words))
+      return entry;
+  }
+}
+
+static void map_clear(Map *map) {
+  Map old = *map; /* releasing objects may run Python code that comes back here */
+  *map = (Map){0};
+  for (size_t place = 0; place < old.capacity; ++place) {
+    Entry *entry = &old.entries[place];
+    if (!entry->hash) continue;
+    for (int i = 0; i < entry->held_count; ++i) Py_DECREF(entry->held[i]);
+    Py_XDECREF(entry->plan);
+    Py_XDECREF(entry->counter);
+    PyMem_Free(entry->words);
+    PyMem_Free(entry->held);
+  }
+  PyMem_Free(old.entries);
+}
+
+static int grow(Map *map) {
+  const size_t capacity = map->capacity ? 2 * map->capacity : 64;
+  Entry *entries = PyMem_Calloc(capacity, sizeof *entries);
+  if (!entries) return 0;
+  for (size_t i = 0; i < map->capacity; ++i) {
+    if (!map->entries[i].hash) continue;
+    size_t place = map->entries[i].hash & (capacity - 1);
+    while (entries[place].hash) place = (place + 1) & (capacity - 1);
+    entries[place] = map->entries[i];
+  }
+  PyMem_Free(map->entries);
+  map->entries = entries, map->capacity = capacity;
+  return 1;
+}
+
+/* A new entry for words that are not in the map yet. It holds the objects whose addresses are among the words, so that
+ * no other object can get one of these addresses. Raises MemoryError. */
+static Entry *add(Map *map, const Call *call, const int64_t *words, int count) {
+  if (map->used >= MAX_ENTRIES) map_clear(map);
+  if (2 * map->used >= map->capacity && !grow(map)) return (Entry *)PyErr_NoMemory();
+  int64_t *copy = PyMem_Malloc((size_t)count * sizeof *words);
+  PyObject **held = PyMem_Malloc((size_t)(call->held_count + 1) * sizeof *held);
+  if (!copy || !held) {
+    PyMem_Free(copy);
+    PyMem_Free(held);
+    return (Entry *)PyErr_NoMemory();
+  }
+  memcpy(copy, words, (size_t)count * sizeof *words);
+  for (int i = 0; i < call->held_count; ++i) held[i] = Py_NewRef(call->held[i]);
+  const uint64_t hash = hash_of(words, count);
+  size_t place = hash & (map->capacity - 1);
+  while (map->entries[place].hash) place = (place + 1) & (map->capacity - 1);
+  map->used++;
+  map->entries[place] = (Entry){.hash = hash, .words = copy, .count = count, .held = held, .held_count = call->held_count};
+  return &map->entries[place];
+}
+
+static int count_one(PyObject *counter) {
+  PyObject *more = PyLong_FromLongLong(PyLong_AsLongLong(PyList_GET_ITEM(counter, 0)) + 1);
+  return more && !PyErr_Occurred() && !PyList_SetItem(counter, 0, more);
+}
+
+/* ---- The call ---- */
+
+/* A call without arguments. Functions that take none are entered directly: there are half a dozen in each call. */
+static PyObject *ask(PyObject *function) {
+  if (PyCFunction_CheckExact(function) && PyCFunction_GET_FLAGS(function) == METH_NOARGS)
+    return PyCFunction_GET_FUNCTION(function)(PyCFunction_GET_SELF(function), NULL);
+  return PyObject_CallNoArgs(function);
+}
+
+/* 1: nothing in the present state of torch forbids a kernel; 0: something does; -1: an exception is set. */
+static int state_allows(const Plan *plan, const Call *call) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.none_of); ++i) {
+    PyObject *answer = ask(PyTuple_GET_ITEM(torch.none_of, i));
+    if (!answer) return -1;
+    const int yes = answer == Py_False ? 0 : answer == Py_True ? 1 : PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    if (yes) return yes < 0 ? -1 : 0;
+  }
+  PyObject *level = PyDict_GetItemWithError(torch.forward_ad, torch.current_level);
+  if (!level || !PyLong_Check(level) || PyLong_AsLong(level) >= 0) return PyErr_Occurred() ? -1 : 0;
+  if (plan->by_default_dtype) {
+    PyObject *dtype = ask(torch.default_dtype);
+    if (!dtype) return -1;
+    Py_DECREF(dtype);
+    if (dtype != torch.float32) return 0;
+  }
+  PyObject *enabled = ask(torch.grad_enabled);
+  if (!enabled) return -1;
+  Py_DECREF(enabled);
+  for (int i = 0; i < call->tensor_count; ++i) {
+    PyObject *negative = PyObject_CallOneArg(torch.is_neg, call->tensors[i]);
+    if (!negative) return -1;
+    Py_DECREF(negative);
+    if (negative != Py_False) return 0;
+    if (enabled == Py_False) continue;
+    PyObject *needed = PyObject_GetAttr(call->tensors[i], torch.requires_grad);
+    if (!needed) return -1;
+    Py_DECREF(needed);
+    if (needed != Py_False) return 0;
+  }
+  return 1;
+}
+
+static PyObject *allocate(const Plan *plan, const Call *call) {
+  if (plan->allocate) return PyObject_CallNoArgs(plan->allocate);
+  return PyObject_CallOneArg(torch.empty_like, plan->prototype ? plan->prototype : call->tensors[plan->like]);
+}
+
+/* The result; or NULL with *status telling why not: 0 an exception is set, else the status of the launch. */
+static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
+  *status = 0;
+  DLTensor made;
+  PyObject *output = allocate(plan, call);
+  if (!output || torch.exchange->dltensor_from_py_object_no_sync(output, &made)) {
+    Py_XDECREF(output);
+    return NULL;
+  }
+  void *stream = NULL;
+  if (plan->on_cuda && torch.exchange->current_work_stream(kDLCUDA, plan->device, &stream)) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "torch does not tell its current stream");
+    Py_DECREF(output);
+    return NULL;
+  }
+  TVMFFIAny args[MAX_TENSORS + 1 + MAX_SCALARS + 2] = {{0}}, result = {0};
+  int count = 0;
+  for (int i = 0; i < plan->inputs; ++i)
+    args[count++] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &call->views[plan->order[i]]};
+  args[count++] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &made};
+  for (int i = 0; i < plan->scalar_count; ++i)
+    args[count++] = (TVMFFIAny){.type_index = kTVMFFIFloat, .v_float64 = plan->scalars[i]};
+  args[count++] = (TVMFFIAny){.type_index = kTVMFFIInt}; /* no workspace */
+  args[count++] = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = (int64_t)(intptr_t)stream};
+  /* A list that the caller gave may change while other threads run. */
+  for (int i = 0; i < call->tensor_count; ++i) Py_INCREF(call->tensors[i]);
+  int64_t elements = 1;
+  for (int axis = 0; axis < made.ndim; ++axis) elements *= made.shape[axis];
+  for (int i = 0; i < call->tensor_count; ++i) {
+    int64_t own = 1;
+    for (int axis = 0; axis < call->views[i].ndim; ++axis) own *= call->views[i].shape[axis];
+    if (own > elements) elements = own;
+  }
+  PyThreadState *released = plan->on_cuda || elements >= LONG_ELEMENTS ? PyEval_SaveThread() : NULL;
+  plan->launch(NULL, args, count, &result);
+  if (released) PyEval_RestoreThread(released);
+  for (int i = 0; i < call->tensor_count; ++i) Py_DECREF(call->tensors[i]);
+  if (result.v_int64 == 0 && count_one(plan->counter)) return output;
+  Py_DECREF(output);
+  *status = result.v_int64;
+  return NULL;
+}
+
+static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t given) {
+  if (given != 2 || !PyTuple_CheckExact(args[0]) || !PyDict_CheckExact(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "attempt(args: tuple, kwargs: dict)");
+    return NULL;
+  }
+  Call call;
+  if (!self->active || !read_call(&call, args[0], args[1])) return Py_NewRef(unknown);
+  const Entry *entry = find(&self->exact, call.words, call.count);
+  if (entry && !entry->plan) return count_one(entry->counter) ? Py_NewRef(missed) : NULL;
+  const int guessed = !entry;
+  if (guessed) {
+    entry = find(&self->expected, call.rest, call.rest_count);
+    if (!entry || !entry->plan) return Py_NewRef(unknown);
+    for (int i = 0; i < call.tensor_count; ++i) /* another device may be of another kind, which no binary can know */
+      if (entry->plan->on_cuda && call.views[i].device.device_id != entry->plan->device) return Py_NewRef(unknown);
+  }
+  Plan *plan = (Plan *)Py_NewRef(entry->plan); /* the table may change while the kernel runs */
+  const int allowed = state_allows(plan, &call);
+  int64_t status = 0;
+  PyObject *result = allowed == 1 ? launch(plan, &call, &status) : NULL;
+  if (allowed == 0) {
+    result = Py_NewRef(unknown);
+  } else if (!result && status < 0) {
+    PyObject *nothing = PyObject_CallFunction(plan->fail, "L", (long long)status);
+    Py_XDECREF(nothing);
+    if (nothing) PyErr_SetString(PyExc_SystemError, "a failed launch raised nothing");
+  } else if (!result && status > 0) {
+    Entry *wrong = guessed ? find(&self->expected, call.rest, call.rest_count) : NULL;
+    if (wrong) {
+      wrong->wrong++;
+      Py_CLEAR(wrong->plan);
+    }
+    result = Py_NewRef(unknown);
+  }
+  Py_DECREF(plan);
+  return result;
+}
+
+/* remember(args, kwargs, plan or None, counter, portable): what the exact path found for such a call. */
+static PyObject *table_remember(Table *self, PyObject *args) {
+  PyObject *values, *names, *plan, *counter;
+  int portable;
+  if (!PyArg_ParseTuple(args, "O!O!OO!p", &PyTuple_Type, &values, &PyDict_Type, &names, &plan, &PyList_Type, &counter,
+                        &portable))
+    return NULL;
+  Call call;
+  if (!self->active || (plan != Py_None && Py_TYPE(plan) != &PlanType) || !read_call(&call, values, names)) Py_RETURN_FALSE;
+  Entry *entry = find(&self->exact, call.words, call.count);
+  if (!entry && !(entry = add(&self->exact, &call, call.words, call.count))) return NULL;
+  Plan *former = entry->plan;
+  PyObject *former_counter = entry->counter;
+  entry->plan = plan == Py_None ? NULL : (Plan *)Py_NewRef(plan);
+  entry->counter = Py_NewRef(counter);
+  Py_XDECREF(former);
+  Py_XDECREF(former_counter);
+  if (portable && plan != Py_None) {
+    entry = find(&self->expected, call.rest, call.rest_count);
+    if (!entry && !(entry = add(&self->expected, &call, call.rest, call.rest_count))) return NULL;
+    if (!entry->plan && entry->wrong < MAX_WRONG) entry->plan = (Plan *)Py_NewRef(plan);
+  }
+  Py_RETURN_TRUE;
+}
+
+static PyObject *table_clear(Table *self, PyObject *Py_UNUSED(nothing)) {
+  map_clear(&self->exact);
+  map_clear(&self->expected);
+  Py_RETURN_NONE;
+}
+
+static void table_dealloc(Table *self) {
+  map_clear(&self->exact);
+  map_clear(&self->expected);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef table_methods[] = {
+  {"attempt", (PyCFunction)(void (*)(void))table_attempt, METH_FASTCALL, "attempt(args, kwargs): a result, MISSED or UNKNOWN"},
+  {"remember", (PyCFunction)table_remember, METH_VARARGS, "remember(args, kwargs, plan, counter, portable): whether it could"},
+  {"clear", (PyCFunction)table_clear, METH_NOARGS, "forget all"},
+  {NULL, NULL, 0, NULL},
+};
+static PyMemberDef table_members[] = {
+  {"active", T_BOOL, offsetof(Table, active), 0, "false: every attempt answers UNKNOWN"},
+  {NULL, 0, 0, 0, NULL},
+};
+static PyTypeObject TableType = {
+  PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Table", .tp_basicsize = sizeof(Table),
+  .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = PyType_GenericNew, .tp_dealloc = (destructor)table_dealloc,
+  .tp_methods = table_methods, .tp_members = table_members,
+};
+
+/* ---- Module ---- */
+
+static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
+  static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "grad_enabled", "default_dtype",
+                          "float32", "is_neg", "empty_like", "forward_ad", "exchange", NULL};
+  PyObject *capsule;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOO!O", names, &torch.tensor, &torch.parameter,
+                                   &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
+                                   &torch.none_of, &torch.grad_enabled, &torch.default_dtype, &torch.float32, &torch.is_neg,
+                                   &torch.empty_like, &PyDict_Type, &torch.forward_ad, &capsule))
+    return NULL;
+  torch.exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+  if (!torch.exchange) return NULL;
+  if (torch.exchange->header.version.major != DLPACK_MAJOR_VERSION || !torch.exchange->dltensor_from_py_object_no_sync ||
+      !torch.exchange->current_work_stream) {
+    PyErr_SetString(PyExc_ImportError, "torch speaks another version of the DLPack exchange API");
+    return NULL;
+  }
+  torch.requires_grad = PyUnicode_InternFromString("requires_grad");
+  torch.current_level = PyUnicode_InternFromString("_current_level");
+  PyObject *kept[] = {torch.tensor, torch.parameter, torch.constants, torch.sequences, torch.none_of, torch.grad_enabled,
+                      torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.forward_ad};
+  for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) Py_INCREF(kept[i]); /* for the life of the process */
+  Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+  {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS, "what of torch is asked in every call"},
+  {NULL, NULL, 0, NULL},
+};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "kforge_call_table", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit_kforge_call_table(void) {
+  if (PyType_Ready(&PlanType) < 0 || PyType_Ready(&TableType) < 0) return NULL;
+  PyObject *module = PyModule_Create(&definition);
+  missed = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+  unknown = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+  if (!module || !missed || !unknown || PyModule_AddObjectRef(module, "MISSED", missed) < 0 ||
+      PyModule_AddObjectRef(module, "UNKNOWN", unknown) < 0 || PyModule_AddType(module, &PlanType) < 0 ||
+      PyModule_AddType(module, &TableType) < 0)
+    return NULL;
+  return module;
+}
