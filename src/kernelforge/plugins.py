@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import pkgutil
 
 from kernelforge.errors import NotFound
@@ -27,8 +28,7 @@ def load_plugin(package: str, name: str, attribute: str) -> object:
     Raises:
         NotFound: no module and no entry point has that name.
     """
-    module = importlib.import_module(package)
-    if _is_plugin(name) and any(info.name == name for info in pkgutil.iter_modules(module.__path__)):
+    if _is_plugin(name) and name.isidentifier() and importlib.util.find_spec(f"{package}.{name}") is not None:
         return getattr(importlib.import_module(f"{package}.{name}"), attribute)
     for point in importlib.metadata.entry_points(group=package, name=name):
         return getattr(point.load(), attribute)

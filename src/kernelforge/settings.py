@@ -19,7 +19,7 @@ class Settings:
     Attributes:
         cache_dir: where built binaries and the runner live; content-addressed, safe to delete.
         disabled: the kill switch: every dispatch falls back to eager.
-        native_dispatch: compile the dispatcher's call table where possible; else calls are dispatched in Python.
+        native: look calls up in compiled code, where it can be built; else in Python.
         cxx: the C++ compiler to use, or "" to look for g++ and clang++.
         nvcc: the CUDA compiler to use, or "" to look for it.
         cuda_home: CUDA_HOME or CUDA_PATH of the environment, or "".
@@ -29,7 +29,7 @@ class Settings:
 
     cache_dir: Path
     disabled: bool
-    native_dispatch: bool
+    native: bool
     cxx: str
     nvcc: str
     cuda_home: str
@@ -48,7 +48,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         cache_dir=Path(cache),
         disabled=flag(PREFIX + "DISABLE"),
-        native_dispatch=flag(PREFIX + "NATIVE_DISPATCH", default="1"),
+        native=flag(PREFIX + "NATIVE", default="1"),
         cxx=env.get(PREFIX + "CXX", ""),
         nvcc=env.get(PREFIX + "NVCC", ""),
         cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH") or "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,16 @@ from kernelforge.capture.types import ObservedCall, Recording
 from kernelforge.cards.distill import distill
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.errors import ModelError
+from kernelforge.native.extension import why_not
+from kernelforge.settings import load_settings
+
+
+@pytest.fixture(autouse=True, params=["native", "python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Repeated calls are counted in compiled code where that can be had; the recording must not show which."""
+    monkeypatch.setenv("KFORGE_NATIVE", "1" if request.param == "native" else "0")
+    assert (why_not(load_settings()) == "") == (request.param == "native")
+    return str(request.param)
 
 
 def only(recording: Recording, operator: str) -> ObservedCall:
@@ -41,6 +52,48 @@ def test_positional_keyword_and_method_forms_are_one_call() -> None:
     assert dict(observed.call.arguments)["dim"] == 1
     assert observed.eager_us > 0
     assert observed.unforgeable == ""
+
+
+def test_repeated_calls_are_told_apart_by_everything_that_is_recorded() -> None:
+    base = torch.randn(65)
+    x, shifted, weight = base[:64].view(8, 8), base[1:].view(8, 8), nn.Parameter(torch.randn(8, 8))
+
+    def model() -> None:
+        for _ in range(5):
+            torch.add(x, x)
+            torch.add(x, x.clone())
+            torch.add(shifted, x.t())
+            torch.mul(x, 2)
+            torch.mul(x, 2.0)
+            torch.mul(x, True)
+            torch.mul(x, -0.0)
+            torch.mul(weight, x)
+            with torch.no_grad():
+                torch.mul(weight, x)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                torch.matmul(x, weight)
+            x[1:, None], x[1:, 0], x[..., 2:4]
+            torch.neg(x.clone()).relu_()
+            torch.sum(x, dim=(0, 1)), torch.sum(x, dim=[0]), torch.sum(x, 0, dtype=torch.float64)
+
+    recording = record(model)
+    counts = Counter(c.call.operator for c in recording.calls)
+    assert counts == {
+        "add": 3,
+        "mul": 5,
+        "clone": 1,
+        "transpose": 1,
+        "matmul": 1,
+        "getitem": 3,
+        "neg": 1,
+        "relu": 1,
+        "sum": 3,
+    }
+    # 2 and 2.0 are one factor of a float tensor; every other call happened once in each round.
+    twice = [(c.call.operator, c.calls) for c in recording.calls if c.calls != 5]
+    assert sorted(twice) == [("clone", 10), ("mul", 10)]
+    assert all(c.eager_us > 0 for c in recording.calls)
+    assert 0 < recording.coverage_wall <= 1
 
 
 def test_only_the_outermost_call_is_recorded() -> None:

@@ -17,9 +17,9 @@ from kernelforge.build.types import Artifact
 from kernelforge.capture.types import ScalarRef, TensorRef, Value
 from kernelforge.cards.types import Dim, Extent, Scalar, TensorPattern, Variant
 from kernelforge.dispatch.loading import LoadedPackage, load
-from kernelforge.dispatch.native import why_not_native
 from kernelforge.evaluate.types import Scored
 from kernelforge.generate.types import Candidate
+from kernelforge.native.extension import why_not
 from kernelforge.package.serial import make_entry
 from kernelforge.package.types import Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
@@ -143,8 +143,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 @pytest.fixture(params=["native", "python"])
 def settings(cache: Settings, request: pytest.FixtureRequest) -> Settings:
     """Both ways through a call site must behave alike."""
-    settings = replace(cache, native_dispatch=request.param == "native")
-    assert settings.native_dispatch == (not why_not_native(settings)), "the call table was not built"
+    settings = replace(cache, native=request.param == "native")
+    assert settings.native == (not why_not(settings)), "the call table was not built"
     return settings
 
 

@@ -155,8 +155,9 @@ def test_autocast_modes_and_transforms_get_eager(make: Make, x: torch.Tensor) ->
         with Operators():  # type: ignore[no-untyped-call]
             seen_by_mode = torch.softmax(x, 1)
         with forward_ad.dual_level():
-            dual = forward_ad.make_dual(x, torch.ones_like(x))
-            assert forward_ad.unpack_dual(torch.softmax(dual, 1)).tangent is not None
+            dual = forward_ad.make_dual(x, torch.ones_like(x))  # type: ignore[no-untyped-call]
+            result = forward_ad.unpack_dual(torch.softmax(dual, 1))  # type: ignore[no-untyped-call]
+            assert result.tangent is not None
         torch.testing.assert_close(torch.vmap(lambda t: torch.softmax(t, 1))(torch.stack([x, x]))[0], want)
         traced = torch.jit.trace(lambda t: torch.softmax(t, 1), x, check_trace=False)  # type: ignore[no-untyped-call]
         assert torch.equal(traced(x), want)

@@ -6,8 +6,8 @@ Imports torch lazily, so that the module itself costs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from kernelforge.capture.types import (
     Arguments,
@@ -49,17 +49,20 @@ def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
     """The spec of a live tensor. One without plain memory counts as row-major (if it has no strides), alignment 1."""
     import torch
 
-    layout = layout_name(tensor)
-    plain = layout == "strided"
+    layout, shape = layout_name(tensor), tuple(tensor.shape)
+    stride = tensor.stride() if tensor.layout is torch.strided else contiguous_stride(shape)
+    alignment = alignment_of(tensor.data_ptr()) if layout == "strided" else 1
+    return _spec((shape, stride, tensor.dtype, tensor.device.type, layout, alignment, tensor.requires_grad))
+
+
+@lru_cache(maxsize=4096)
+def _spec(facts: tuple[Any, ...]) -> TensorSpec:
+    """Most tensors of a model are like others; making a spec costs ten times what finding it does."""
+    shape, stride, dtype, device, layout, alignment, requires_grad = facts
     return TensorSpec(
-        shape=tuple(tensor.shape),
-        stride=tensor.stride() if tensor.layout is torch.strided else contiguous_stride(tensor.shape),
-        dtype=dtype_name(tensor.dtype),
-        device=tensor.device.type,
-        layout=layout,
-        alignment=alignment_of(tensor.data_ptr()) if plain else 1,
-        requires_grad=tensor.requires_grad,
-    )
+        shape=shape, stride=stride, dtype=dtype_name(dtype), device=device, layout=layout, alignment=alignment,
+        requires_grad=requires_grad,
+    )  # fmt: skip
 
 
 def describe_call(operator_name: str, canonical: Mapping[str, object]) -> tuple[Arguments, list[torch.Tensor]]:
@@ -114,7 +117,9 @@ def memory_aliases(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ..
 
 def _span(tensor: torch.Tensor) -> tuple[object, int, int]:
     """Device and first and last byte address of a tensor's elements; an empty range when there is no plain memory."""
-    if layout_name(tensor) not in {"strided", "conj", "neg"} or tensor.numel() == 0:
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.numel() == 0:
         return tensor.device, 0, 0
     start = tensor.data_ptr()
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))

@@ -19,6 +19,9 @@ _MODULES = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 _FUNCTIONS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
 UNREACHABLE = "not reachable at run time"
 
+WATCHED_MODULES = 400
+"""So many module calls are watched; a long generation repeats itself, and names cost as much as the calls do."""
+
 
 class OperatorNames:
     """The names of the aten operators that run in the body, on this thread, including those that others are made of.
@@ -41,7 +44,12 @@ class OperatorNames:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the names so far; the rest of the body is not looked at."""
         if self._running:
+            self._running = False
             threads = _autograd._disable_profiler_legacy()
             self.names = frozenset(event.name() for events in threads for event in events)
 
@@ -107,9 +115,31 @@ class FusedModules:
         return noting
 
 
+@contextmanager
+def after_modules(count: int, then: Callable[[], None]) -> Iterator[None]:
+    """Do something once when the body calls its `count`-th module. No hook: these would switch fused paths off."""
+    original, left = nn.Module.__call__, count
+
+    def counting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left <= 0:
+            nn.Module.__call__ = original  # type: ignore[method-assign]
+            then()
+        return original(module, *args, **kwargs)
+
+    nn.Module.__call__ = counting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
 def plain_run(call: Callable[[], object], modules: FusedModules) -> frozenset[str] | None:
-    """Run the model once without a recorder: warms it up, notes fused modules, and tells the aten operators it runs."""
+    """Run the model once without a recorder: warms it up, notes fused modules, and tells the aten operators that run
+    in its first `WATCHED_MODULES` module calls.
+    """
     observer = OperatorNames()
-    with modules.noted(), observer:
+    with modules.noted(), observer, after_modules(WATCHED_MODULES, observer.stop):
         call()
     return observer.names

@@ -58,6 +58,11 @@ def _shared_input(output: torch.Tensor, inputs: Sequence[torch.Tensor]) -> int:
     for index, tensor in enumerate(inputs):
         if output is tensor:
             return index
+    if output.layout is torch.strided:
+        # What torch returns is new, or a view of an input's storage: most calls are done with here.
+        storage = output.untyped_storage().data_ptr()
+        if all(t.layout is torch.strided and t.untyped_storage().data_ptr() != storage for t in inputs):
+            return -1
     return next((pair[1] - 1 for pair in memory_aliases((output, *inputs)) if pair[0] == 0), -1)
 
 

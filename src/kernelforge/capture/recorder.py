@@ -22,15 +22,25 @@ from torch.overrides import TorchFunctionMode
 
 from kernelforge.capture.collector import ExampleCollector, ExampleSink
 from kernelforge.capture.facts import autocast_dtype, capability_of, describe_call, memory_aliases, tensor_spec
-from kernelforge.capture.fastpaths import UNREACHABLE, FusedModules, OperatorNames, plain_run
+from kernelforge.capture.fastpaths import (
+    UNREACHABLE,
+    WATCHED_MODULES,
+    FusedModules,
+    OperatorNames,
+    after_modules,
+    plain_run,
+)  # fmt: skip
 from kernelforge.capture.outputs import changed_inputs, describe_outputs, input_versions, unforgeable_reason
 from kernelforge.capture.signatures import group_key, is_metadata, signature
 from kernelforge.capture.threads import watch_threads
 from kernelforge.capture.types import ObservedCall, OperatorCall, Recording, UncoveredCall
 from kernelforge.errors import ModelError
+from kernelforge.native.extension import extension
 from kernelforge.operators import Entry, Operator, Unsupported
 from kernelforge.operators._entries import canonical_call, entry_table
+from kernelforge.settings import load_settings
 
+_NONE: dict[str, Any] = {}
 MAX_EXAMPLE_BYTES = 256 << 20
 MAX_TENSOR_BYTES = 64 << 20
 
@@ -40,6 +50,7 @@ class _Slot:
 
     __slots__ = (
         "call", "calls", "events", "example", "first", "group", "inside", "name", "observed", "reason", "seconds",
+        "tally",
     )  # fmt: skip
 
     def __init__(self, name: str, reason: str) -> None:
@@ -53,6 +64,7 @@ class _Slot:
         self.group = ""
         self.inside: Counter[tuple[int, ...]] = Counter()
         self.observed: frozenset[str] | None = None
+        self.tally: Any = None
 
     def mean_us(self) -> float:
         """Mean time of a call; a first call that was watched more closely than the others does not count."""
@@ -75,19 +87,30 @@ class _Recorder(TorchFunctionMode):
         self.watched: set[str] = set()
         self.by_signature: dict[object, _Slot] = {}
         self.by_call: dict[object, _Slot] = {}
-        self.unknown: dict[object, _Slot | None] = {}
+        self.unknown: dict[object, Any] = {}  # a slot, or None for what is no work
         self.mutating: set[object] = set()
         self.number = 0
         self.current = ""
         self.own_seconds = 0.0
         self.host_seconds = 0.0
+        # Device times need events around each call, which the ledger does not make.
+        self.native: Any = None if self.cuda else extension(load_settings())
+        self.ledger = None if self.native is None else self.native.Ledger()
+        self.not_known: object = None if self.native is None else self.native.UNKNOWN
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        entered, spent = perf_counter(), self.host_seconds
-        kwargs = kwargs or {}
+        kwargs = kwargs or _NONE
         found = self.table.get(func)
+        if found is not None and self.ledger is not None and not self.modules.stack:
+            self.current = found[0].name
+            result = self.ledger.attempt(func, args, kwargs)
+            if result is not self.not_known:
+                return result
+        if found is None and self.unknown.get(func, self) is None:
+            return func(*args, **kwargs)  # a question about a tensor
+        entered, spent = perf_counter(), self.host_seconds
         if found is None:
             result = self._unknown(func, args, kwargs)
         else:
@@ -143,11 +166,11 @@ class _Recorder(TorchFunctionMode):
         operator, entry = found
         canonical = canonical_call(operator, entry, args, kwargs)
         if isinstance(canonical, Unsupported):
-            return self._timed(self._register(key, _Slot(operator.name, canonical.reason)), func, args, kwargs)
+            return self._unsupported(key, _Slot(operator.name, canonical.reason), func, args, kwargs)
         try:
             arguments, tensors = describe_call(operator.name, canonical)
         except TypeError as error:
-            return self._timed(self._register(key, _Slot(operator.name, str(error))), func, args, kwargs)
+            return self._unsupported(key, _Slot(operator.name, str(error)), func, args, kwargs)
         specs = tuple(map(tensor_spec, tensors))
         aliases = memory_aliases(tensors)
         slot = _Slot(operator.name, "")
@@ -167,8 +190,22 @@ class _Recorder(TorchFunctionMode):
             capability=capability_of(specs[0].device, tensors[0].device.index or 0),
         )  # fmt: skip
         slot.reason = unforgeable_reason(operator, slot.call)
-        self._register(key, slot)
+        self._teach(self._register(key, slot), key, func, args, kwargs)
         return result
+
+    def _unsupported(
+        self, key: object, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        known = self._register(key, slot)
+        result = self._timed(known, func, args, kwargs)
+        self._teach(known, key, func, args, kwargs)
+        return result
+
+    def _teach(self, slot: _Slot, key: object, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Leave further calls of a signature to the compiled ledger."""
+        if self.ledger is not None and key is not None and func not in self.mutating:
+            slot.tally = slot.tally or self.native.Tally()
+            self.ledger.remember(func, args, kwargs, slot.tally)
 
     def _watched(self, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Time a call and, in the sample that also ran plain, once per group note the aten operators it runs."""
@@ -194,6 +231,26 @@ class _Recorder(TorchFunctionMode):
         if key is not None:
             self.by_signature[key] = known
         return known
+
+    def stop_watching(self) -> None:
+        """Take further calls for what they are, as the plain run was watched no longer."""
+        self.watching = False
+
+    def overhead_s(self) -> float:
+        """Seconds that the recorder itself has taken so far."""
+        return self.own_seconds + (self.ledger.own_seconds if self.ledger is not None else 0.0)
+
+    def calls_made(self) -> int:
+        """How many operator calls have begun."""
+        return self.number + (self.ledger.calls if self.ledger is not None else 0)
+
+    def fold(self) -> None:
+        """Add what the compiled ledger has counted to the slots."""
+        for slot in self.slots():
+            if slot.tally is not None:
+                slot.calls += slot.tally.calls
+                slot.seconds += slot.tally.seconds
+                slot.tally = None
 
     def slots(self) -> list[_Slot]:
         """Every slot, in order of first appearance."""
@@ -234,6 +291,7 @@ def record(
     recorder = _Recorder(device, examples or ExampleCollector(0, 0, keep=False), modules)
     with watch_threads(warnings), modules.tracked(), _cheap_collections():
         wall = _run_samples(samples, recorder, name, watching=plain is not None)
+    recorder.fold()
     _read_events(recorder)
     unreachable = _unreachable(recorder, modules, plain or frozenset(), warnings)
     digests = examples.flush(example_store) if examples is not None and example_store is not None else {}
@@ -268,19 +326,19 @@ def _run_samples(samples: Sequence[Callable[[], object]], recorder: _Recorder, n
     wall = 0.0
     for index, sample in enumerate(samples):
         recorder.watching = watching and index == 0
-        own, start = recorder.own_seconds, perf_counter()
+        own, start = recorder.overhead_s(), perf_counter()
         try:
-            with recorder:
+            with recorder, after_modules(WATCHED_MODULES, recorder.stop_watching):
                 sample()
             if recorder.cuda:
                 torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
-            where = f"sample {index + 1} of {len(samples)}, operator call {recorder.number} ({recorder.current})"
+            where = f"sample {index + 1} of {len(samples)}, operator call {recorder.calls_made()} ({recorder.current})"
             raise ModelError(
                 f"{name} raised {type(error).__name__} in {where}: {error}",
                 hint="run the model on these inputs without kernelforge first; the traceback above is the model's own",
             ) from error
-        wall += perf_counter() - start - (recorder.own_seconds - own)
+        wall += perf_counter() - start - (recorder.overhead_s() - own)
     return wall
 
 

@@ -1,10 +1,13 @@
-/* From a call's arguments to a launched kernel without the interpreter.
+/* What is done at every call of a model, without the interpreter: the call is put into words and looked up.
  *
- * A `Table` belongs to one replaced call site of torch. It remembers what the exact path in callsite.py decided: for each
- * signature (shapes, strides, dtypes, devices, all other arguments by value) a `Plan`, or that eager runs. `attempt` looks
- * a call up, checks what differs between calls of one signature (the state of torch, lazy bits, grad), allocates the
- * output with torch and calls the binary's guarded entry. It answers MISSED where eager is known to run, and UNKNOWN
- * wherever the exact path must look: it never decides anything itself.
+ * A `Table` belongs to one replaced call site of torch. It remembers what the exact path in dispatch/callsite.py decided:
+ * for each signature (shapes, strides, dtypes, devices, all other arguments by value) a `Plan`, or that eager runs.
+ * `attempt` looks a call up, checks what differs between calls of one signature (the state of torch, lazy bits, grad),
+ * allocates the output with torch and calls the binary's guarded entry. It answers MISSED where eager is known to run,
+ * and UNKNOWN wherever the exact path must look: it never decides anything itself.
+ *
+ * A `Ledger` belongs to one capture. It makes and times the calls of signatures that the recorder has described, and
+ * answers UNKNOWN to all others.
  *
  * Tensors are read through the DLPack exchange API of torch, a stable C interface, so this file is compiled against
  * Python's and DLPack's headers alone and does not depend on a version of torch.
@@ -13,12 +16,13 @@
 #include <Python.h>
 #include <stddef.h>
 #include <structmember.h>
+#include <time.h>
 #include <tvm/ffi/c_api.h>
 
 enum { MAX_TENSORS = 16, MAX_SCALARS = 8, MAX_WORDS = 192, MAX_HELD = 32, MAX_DEPTH = 3 };
 enum { MAX_ENTRIES = 4096, MAX_WRONG = 16 };
 enum { LONG_ELEMENTS = 1 << 13 }; /* a CPU kernel over so many lets other Python threads run */
-enum Tag { TENSOR = 1, INTEGER, REAL, OBJECT, SEQUENCE, KEYWORD };
+enum Tag { TENSOR = 1, INTEGER, REAL, OBJECT, SEQUENCE, SLICE, KEYWORD };
 
 typedef int (*Launch)(void *self, const TVMFFIAny *args, int32_t count, TVMFFIAny *result);
 
@@ -28,7 +32,7 @@ static struct {
   PyObject *constants;                          /* frozenset of types whose objects are compared by identity */
   PyObject *sequences;                          /* frozenset: tuple, list, torch.Size */
   PyObject *none_of;                            /* tuple of functions; a true answer of any means: not here */
-  PyObject *grad_enabled, *default_dtype, *float32, *is_neg, *empty_like, *forward_ad;
+  PyObject *grad_enabled, *autocast, *default_dtype, *float32, *is_neg, *empty_like, *forward_ad;
   PyObject *requires_grad, *current_level;      /* names of attributes */
   const DLPackExchangeAPI *exchange;
 } torch;
@@ -149,7 +153,12 @@ static int push_value(Call *call, PyObject *value, int depth) {
     memcpy(&bits, &number, sizeof bits);
     return push(call, REAL) && push(call, bits);
   }
-  if (value == Py_None || type == &PyBool_Type) return push_object(call, OBJECT, value);
+  if (value == Py_None || value == Py_Ellipsis || type == &PyBool_Type) return push_object(call, OBJECT, value);
+  if (type == &PySlice_Type) {
+    const PySliceObject *slice = (PySliceObject *)value;
+    return depth < MAX_DEPTH && push(call, SLICE) && push_value(call, slice->start, depth + 1) &&
+           push_value(call, slice->stop, depth + 1) && push_value(call, slice->step, depth + 1);
+  }
   if (PySet_Contains(torch.sequences, (PyObject *)type) == 1) {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
     if (depth == MAX_DEPTH || !push(call, SEQUENCE | (int64_t)size << 8) || !push_object(call, OBJECT, (PyObject *)type))
@@ -181,7 +190,7 @@ typedef struct {
   int count, held_count, wrong; /* wrong: how often the plan, only expected to fit, was refused */
   PyObject **held;
   Plan *plan;                   /* NULL: eager runs, and `counter` counts it */
-  PyObject *counter;
+  PyObject *counter;            /* of a ledger: the `Tally` */
 } Entry;
 
 typedef struct {
@@ -454,15 +463,134 @@ static PyTypeObject TableType = {
   .tp_methods = table_methods, .tp_members = table_members,
 };
 
+/* ---- Ledger: calls counted and timed ---- */
+
+typedef struct {
+  PyObject_HEAD
+  long long calls;
+  double seconds;
+} Tally;
+
+static PyMemberDef tally_members[] = {
+  {"calls", T_LONGLONG, offsetof(Tally, calls), 0, NULL},
+  {"seconds", T_DOUBLE, offsetof(Tally, seconds), 0, NULL},
+  {NULL, 0, 0, 0, NULL},
+};
+static PyTypeObject TallyType = {
+  PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Tally", .tp_basicsize = sizeof(Tally),
+  .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = PyType_GenericNew, .tp_members = tally_members,
+};
+
+typedef struct {
+  PyObject_HEAD
+  Map map;
+  long long calls;
+  double own_seconds;           /* spent here, the calls themselves excluded */
+} Ledger;
+
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* The words of a call as a capture tells calls apart: dispatch's, and the function, grad mode, requires_grad, alignment
+ * and which tensors begin at one address. 1: done; 0: not to be had; -1: an exception is set. */
+static int read_observed(Call *call, PyObject *function, PyObject *args, PyObject *kwargs) {
+  if (!read_call(call, args, kwargs)) return 0;
+  PyObject *cast = ask(torch.autocast), *grad = cast ? ask(torch.grad_enabled) : NULL;
+  Py_XDECREF(cast);
+  Py_XDECREF(grad); /* True and False live on */
+  if (!grad) return -1;
+  if (cast != Py_False || !push_object(call, OBJECT, function) || !push_object(call, OBJECT, grad)) return 0;
+  for (int i = 0; i < call->tensor_count; ++i) {
+    PyObject *negative = PyObject_CallOneArg(torch.is_neg, call->tensors[i]);
+    PyObject *needed = negative ? PyObject_GetAttr(call->tensors[i], torch.requires_grad) : NULL;
+    Py_XDECREF(negative);
+    Py_XDECREF(needed);
+    if (!needed) return -1;
+    const DLTensor *view = &call->views[i];
+    if (negative != Py_False || view->dtype.code == kDLComplex) return 0;
+    const uintptr_t address = (uintptr_t)view->data + view->byte_offset;
+    int64_t first = i;
+    for (int other = i - 1; other >= 0; --other)
+      if ((uintptr_t)call->views[other].data + call->views[other].byte_offset == address) first = other;
+    if (!push(call, (int64_t)(address & -address & 15) | (needed == Py_True) << 4 | first << 8)) return 0;
+  }
+  return 1;
+}
+
+static PyObject *ledger_attempt(Ledger *self, PyObject *const *args, Py_ssize_t given) {
+  if (given != 3 || !PyTuple_CheckExact(args[1]) || !PyDict_CheckExact(args[2])) {
+    PyErr_SetString(PyExc_TypeError, "attempt(function, args: tuple, kwargs: dict)");
+    return NULL;
+  }
+  const double entered = now();
+  Call call;
+  const int read = read_observed(&call, args[0], args[1], args[2]);
+  if (read < 0) return NULL;
+  const Entry *entry = read ? find(&self->map, call.words, call.count) : NULL;
+  if (!entry) {
+    self->own_seconds += now() - entered;
+    return Py_NewRef(unknown);
+  }
+  Tally *tally = (Tally *)Py_NewRef(entry->counter);
+  self->calls++;
+  const double began = now();
+  PyObject *result = PyObject_Call(args[0], args[1], args[2]);
+  const double ended = now();
+  tally->calls++;
+  tally->seconds += ended - began;
+  Py_DECREF(tally);
+  self->own_seconds += now() - ended + began - entered;
+  return result;
+}
+
+/* remember(function, args, kwargs, tally): from now on such calls are added to the tally here; whether it could. */
+static PyObject *ledger_remember(Ledger *self, PyObject *args) {
+  PyObject *function, *values, *names, *tally;
+  if (!PyArg_ParseTuple(args, "OO!O!O!", &function, &PyTuple_Type, &values, &PyDict_Type, &names, &TallyType, &tally))
+    return NULL;
+  Call call;
+  const int read = read_observed(&call, function, values, names);
+  if (read < 0) return NULL;
+  if (!read || find(&self->map, call.words, call.count)) Py_RETURN_FALSE;
+  Entry *entry = add(&self->map, &call, call.words, call.count);
+  if (!entry) return NULL;
+  entry->counter = Py_NewRef(tally);
+  Py_RETURN_TRUE;
+}
+
+static void ledger_dealloc(Ledger *self) {
+  map_clear(&self->map);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef ledger_methods[] = {
+  {"attempt", (PyCFunction)(void (*)(void))ledger_attempt, METH_FASTCALL, "attempt(function, args, kwargs): its result, or UNKNOWN"},
+  {"remember", (PyCFunction)ledger_remember, METH_VARARGS, "remember(function, args, kwargs, tally): whether it could"},
+  {NULL, NULL, 0, NULL},
+};
+static PyMemberDef ledger_members[] = {
+  {"calls", T_LONGLONG, offsetof(Ledger, calls), 0, "made here"},
+  {"own_seconds", T_DOUBLE, offsetof(Ledger, own_seconds), 0, "spent here, the calls themselves excluded"},
+  {NULL, 0, 0, 0, NULL},
+};
+static PyTypeObject LedgerType = {
+  PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Ledger", .tp_basicsize = sizeof(Ledger),
+  .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = PyType_GenericNew, .tp_dealloc = (destructor)ledger_dealloc,
+  .tp_methods = ledger_methods, .tp_members = ledger_members,
+};
+
 /* ---- Module ---- */
 
 static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
-  static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "grad_enabled", "default_dtype",
-                          "float32", "is_neg", "empty_like", "forward_ad", "exchange", NULL};
+  static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "grad_enabled", "autocast",
+                          "default_dtype", "float32", "is_neg", "empty_like", "forward_ad", "exchange", NULL};
   PyObject *capsule;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOO!O", names, &torch.tensor, &torch.parameter,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOO!O", names, &torch.tensor, &torch.parameter,
                                    &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
-                                   &torch.none_of, &torch.grad_enabled, &torch.default_dtype, &torch.float32, &torch.is_neg,
+                                   &torch.none_of, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
                                    &torch.empty_like, &PyDict_Type, &torch.forward_ad, &capsule))
     return NULL;
   torch.exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
@@ -475,7 +603,7 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
   torch.requires_grad = PyUnicode_InternFromString("requires_grad");
   torch.current_level = PyUnicode_InternFromString("_current_level");
   PyObject *kept[] = {torch.tensor, torch.parameter, torch.constants, torch.sequences, torch.none_of, torch.grad_enabled,
-                      torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.forward_ad};
+                      torch.autocast, torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.forward_ad};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) Py_INCREF(kept[i]); /* for the life of the process */
   Py_RETURN_NONE;
 }
@@ -487,13 +615,16 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "kforge_call_table", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit_kforge_call_table(void) {
-  if (PyType_Ready(&PlanType) < 0 || PyType_Ready(&TableType) < 0) return NULL;
+  PyTypeObject *types[] = {&PlanType, &TableType, &TallyType, &LedgerType};
+  for (size_t i = 0; i < sizeof types / sizeof *types; ++i)
+    if (PyType_Ready(types[i]) < 0) return NULL;
   PyObject *module = PyModule_Create(&definition);
   missed = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
   unknown = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
   if (!module || !missed || !unknown || PyModule_AddObjectRef(module, "MISSED", missed) < 0 ||
-      PyModule_AddObjectRef(module, "UNKNOWN", unknown) < 0 || PyModule_AddType(module, &PlanType) < 0 ||
-      PyModule_AddType(module, &TableType) < 0)
+      PyModule_AddObjectRef(module, "UNKNOWN", unknown) < 0)
     return NULL;
+  for (size_t i = 0; i < sizeof types / sizeof *types; ++i)
+    if (PyModule_AddType(module, types[i]) < 0) return NULL;
   return module;
 }

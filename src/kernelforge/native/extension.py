@@ -1,0 +1,98 @@
+"""The compiled extension (call_table.c): built, loaded and told about torch at the first use. Owns `extension`.
+
+It makes what is done at every call of a model cheap: looking the call up, in dispatch and while capturing. It needs a C
+compiler and Python's headers on the machine that runs the model. Without them the same is done in Python, at some
+microseconds more per call.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+import sysconfig
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from kernelforge.errors import ForgeError
+from kernelforge.hostbuild import compile_once, find_c_compiler
+from kernelforge.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+_MODULE = "kforge_call_table"
+
+
+def extension(settings: Settings) -> Any:
+    """The module; None where it cannot be had, with a line in the log."""
+    return _load(settings)[0]
+
+
+def why_not(settings: Settings) -> str:
+    """Why it cannot be had on this machine, or ""."""
+    return _load(settings)[1]
+
+
+@cache
+def _load(settings: Settings) -> tuple[Any, str]:
+    reason = _unfit(settings)
+    if reason:
+        return None, reason
+    try:
+        path = compile_once(
+            "kernelforge.native", "call_table.c", _command(settings), settings.cache_dir / "native",
+            f"{_MODULE}{sysconfig.get_config_var('EXT_SUFFIX')}",
+        )  # fmt: skip
+        module = _imported(path)
+    except (ForgeError, ImportError, OSError) as error:
+        _LOG.info("calls are looked up in Python: %s", error)
+        return None, str(error).splitlines()[0]
+    return module, ""
+
+
+def _unfit(settings: Settings) -> str:
+    if not settings.native:
+        return "switched off by KFORGE_NATIVE"
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "this Python runs without the global interpreter lock"
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        return f"torch {torch.__version__} has no DLPack exchange interface"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python.h is missing (install Python's development headers)"
+    return ""
+
+
+def _command(settings: Settings) -> tuple[str, ...]:
+    spec = importlib.util.find_spec("tvm_ffi")
+    assert spec is not None and spec.submodule_search_locations
+    includes = (sysconfig.get_path("include"), str(Path(spec.submodule_search_locations[0], "include")))
+    return (
+        find_c_compiler(settings), "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=incompatible-pointer-types",
+        "-shared", "-fPIC", *(f"-I{folder}" for folder in includes), "{source}", "-o", "{output}",
+    )  # fmt: skip
+
+
+def _imported(path: Path) -> Any:
+    loader = ExtensionFileLoader(_MODULE, str(path))
+    spec = importlib.util.spec_from_loader(_MODULE, loader)
+    assert spec is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    module.configure(
+        tensor=torch.Tensor, parameter=torch.nn.Parameter,
+        constants=frozenset({str, torch.dtype, torch.memory_format, torch.layout}),
+        sequences=frozenset({tuple, list, torch.Size}),
+        none_of=(
+            torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._is_tracing,
+            torch._C._is_any_autocast_enabled,
+        ),
+        grad_enabled=torch.is_grad_enabled, autocast=torch._C._is_any_autocast_enabled,
+        default_dtype=torch.get_default_dtype, float32=torch.float32, is_neg=torch.Tensor.is_neg,
+        empty_like=torch.empty_like, forward_ad=vars(forward_ad),
+        exchange=vars(torch.Tensor)["__dlpack_c_exchange_api__"],
+    )  # fmt: skip
+    return module
