@@ -1,4 +1,5 @@
-"""Looks at the machine and says what works, what does not, and the one thing that fixes it. Changes nothing.
+"""Looks at the machine and says what works, what does not, and the one thing that fixes it. Changes nothing but that the
+call table may be compiled into the cache folder.
 
 Each check is a function of what it needs; the machine's tools are reached through `Tools`, so that a check can be tried
 against a machine that is not there.
@@ -65,6 +66,7 @@ def diagnose(settings: Settings, *, tools: Tools | None = None) -> list[DoctorLi
         *check_torch(gpu_present=bool(gpu)),
         check_package("apache-tvm-ffi", why="packages cannot be dispatched"),
         *check_cxx(settings, tools),
+        check_native(settings),
         check_nvcc(settings, tools, gpu_present=bool(gpu)),
         *check_cache(settings.cache_dir),
         *check_gpus(gpu, tools),
@@ -141,6 +143,17 @@ def check_cxx(settings: Settings, tools: Tools) -> list[DoctorLine]:
         return [*lines, _line("OpenMP", "ok", f"version {found}")]
     fix = "install the compiler's OpenMP support (libomp-dev for clang++), or use g++"
     return [*lines, _line("OpenMP", "warn", "the compiler does not take -fopenmp: kernels would use one core", fix)]
+
+
+def check_native(settings: Settings) -> DoctorLine:
+    """Whether calls of a model can be looked up in compiled code. Builds it, if that was not done before."""
+    from kernelforge.native.extension import why_not
+
+    reason = why_not(settings)
+    if not reason:
+        return _line("call table", "ok", "compiled")
+    fix = "install a C compiler and Python's development headers"
+    return _line("call table", "warn", f"in Python, some microseconds more per call: {reason}", fix)
 
 
 def check_nvcc(settings: Settings, tools: Tools, *, gpu_present: bool) -> DoctorLine:

@@ -8,7 +8,7 @@ variant, certified and timed again, because that is the binary that ships.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from kernelforge.certification import DispatchTiming, time_through_dispatch
 from kernelforge.digest import Json
 from kernelforge.evaluate.types import Scored, WorkerFailure
 from kernelforge.generate.types import Candidate
+from kernelforge.package.reader import read_package
 from kernelforge.package.serial import make_entry
 from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
@@ -62,19 +63,35 @@ def export(
     *,
     workshop: Workshop,
     picks: Mapping[str, str] | None = None,
+    write_empty: bool = True,
     say: Callable[[str], None],
 ) -> Exported:
     """Write the project's winners as a package.
 
     Args:
         picks: variant -> node, by hand: used whatever its time, but never an invalid one.
+        write_empty: write the file, or replace an older one, also if no kernel is worth using.
 
     Raises:
         NotFound, UsageError: a pick names nothing, or nothing valid. PackageError: the file cannot be written.
     """
     exporter = _Exporter(project=project, output=output, workshop=workshop, say=say)
     picked = frozenset(project.record(prefix).variant.id for prefix in picks or {})
-    return exporter.run(choose_winners(project, picks), picked)
+    return exporter.run(choose_winners(project, picks), picked, write_empty=write_empty)
+
+
+def leave_out(path: Path, variants: Collection[str], *, reason: str) -> None:
+    """Turn these variants off in a written package.
+
+    Raises:
+        PackageError: the file cannot be written.
+    """
+    package = read_package(path)
+    entries = [
+        replace(e, decisions={**e.decisions, "eager": Off(reason=reason)}) if e.variant.id in variants else e
+        for e in package.entries
+    ]
+    write_package(path, entries, header=package.header)
 
 
 class _Exporter:
@@ -86,7 +103,7 @@ class _Exporter:
         self.skipped: list[tuple[str, str]] = []
         self.decisions: dict[str, str] = {}
 
-    def run(self, choices: Sequence[Choice], picked: frozenset[str]) -> Exported:
+    def run(self, choices: Sequence[Choice], picked: frozenset[str], *, write_empty: bool) -> Exported:
         self.skipped = [(c.record.variant.label, c.reason) for c in choices if c.node is None]
         certified = [c for c in map(self._certify_choice, choices) if c is not None]
         entries: list[Entry] = []
@@ -107,11 +124,12 @@ class _Exporter:
                 self.decisions[kernel.origin.variant.id] = f"{DECISION_USE}: from {least} elements on"
             else:
                 entries.append(self._turn_down(kernel, timing))
-        package = write_package(self.output, entries, header=self.header)
-        used = sum(isinstance(e.decision("eager"), Use) for e in package.entries)
-        report = ExportReport(
-            path=str(self.output), entries=used, skipped=tuple(self.skipped), size_bytes=self.output.stat().st_size
-        )
+        used = sum(isinstance(e.decision("eager"), Use) for e in entries)
+        size_bytes = 0
+        if used or write_empty:
+            write_package(self.output, entries, header=self.header)
+            size_bytes = self.output.stat().st_size
+        report = ExportReport(path=str(self.output), entries=used, skipped=tuple(self.skipped), size_bytes=size_bytes)
         return Exported(report=report, decisions=self.decisions)
 
     def _certify_choice(self, choice: Choice) -> _Certified | None:

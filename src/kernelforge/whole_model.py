@@ -23,7 +23,7 @@ layers, and far below what a wrong kernel does."""
 def measure_whole_model(
     loaded: LoadedModel, package: LoadedPackage | None, *, device: str, budget_s: float
 ) -> WholeModel:
-    """Run the model's first sample both ways.
+    """Run all of the model's samples both ways; one run is a pass over them.
 
     Args:
         package: None measures eager against itself, which is what the user gets then.
@@ -31,12 +31,12 @@ def measure_whole_model(
     """
     import torch
 
-    def eager() -> object:
-        return loaded.calls[0]()
+    def eager() -> list[object]:
+        return [call() for call in loaded.calls]
 
-    def fast() -> object:
+    def fast() -> list[object]:
         with package.dispatch() if package is not None else nullcontext():
-            return loaded.calls[0]()
+            return eager()
 
     with torch.no_grad():
         want = list(_tensors(eager()))

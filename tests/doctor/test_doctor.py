@@ -16,6 +16,7 @@ from kernelforge.doctor import (
     check_cxx,
     check_gpu_tool,
     check_gpus,
+    check_native,
     check_nvcc,
     check_package,
     check_python,
@@ -42,6 +43,14 @@ class FakeTools:
 
 def settings(tmp_path: Path, **environ: str) -> Settings:
     return load_settings({"KFORGE_CACHE_DIR": str(tmp_path / "cache"), **environ})
+
+
+def test_the_call_table_is_compiled_or_the_reason_is_said(tmp_path: Path) -> None:
+    assert check_native(settings(tmp_path)).status == "ok"
+    line = check_native(settings(tmp_path, KFORGE_NATIVE="0"))
+    assert (line.status, "KFORGE_NATIVE" in line.detail) == ("warn", True)
+    line = check_native(settings(tmp_path / "other", KFORGE_CXX="/nowhere/g++", PATH=""))
+    assert line.status in {"ok", "warn"}
 
 
 def test_this_machine_can_run_the_tests(tmp_path: Path) -> None:
