@@ -228,14 +228,21 @@ def test_an_in_place_kernel_returns_its_target_and_counts_as_a_change(make: Make
         assert F.relu(x, inplace=True) is x
         assert x._version == version + 1
         torch.testing.assert_close(x, want)
-        assert x.relu_() is x
+        for _ in range(2):
+            version = x._version
+            assert torch.relu_(x) is x
+            assert x._version == version + 1
+        torch.testing.assert_close(x, want + 2 * MARK)
         with torch.inference_mode():
             inner = x + 0
-            assert inner.relu_() is inner
+            assert torch.relu_(inner) is inner
+            assert torch.relu_(x) is x
         with pytest.raises(RuntimeError, match="nference tensor"):
             torch.relu_(inner)
-    assert row(package).hits == 3
-    assert row(package).misses == {"inference tensor": 1}
+        with pytest.raises(RuntimeError, match="leaf Variable"):
+            torch.relu_(x.clone().requires_grad_())
+    assert row(package).hits == 5
+    assert row(package).misses == {"grad": 1, "inference tensor": 1}
 
 
 def test_an_in_place_kernel_refuses_shared_memory(make: Make) -> None:
@@ -243,13 +250,16 @@ def test_an_in_place_kernel_refuses_shared_memory(make: Make) -> None:
     x, y, base = torch.zeros(4, 8), torch.rand(4, 8), torch.arange(64.0)
     once, twice = y + MARK, 2 * (y + MARK)
     with package.dispatch():
-        x += y
+        x.add_(y)
         torch.testing.assert_close(x, once)
         x.add_(x)
         torch.testing.assert_close(x, twice)
+        for _ in range(2):
+            x.add_(y)
+        base[32:].view(4, 8).add_(base[:32].view(4, 8))  # side by side
         with pytest.raises(RuntimeError, match="single memory location"):  # eager's own words
             base[8:40].view(4, 8).add_(base[:32].view(4, 8))
-    assert row(package).hits == 1
+    assert row(package).hits == 4
     assert row(package).misses == {"alias": 2}
 
 

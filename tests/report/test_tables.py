@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -108,6 +109,42 @@ def test_without_a_limit_a_record_is_one_line() -> None:
     lines = grid_text(operator_grid(ROWS)).splitlines()
     assert sum("scaled_dot_product" in line for line in lines) == 1
     assert any("stays with eager" in line and "scaled_dot_product" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 160, None])
+def test_small_variants_that_were_never_tried_are_only_counted(width: int | None) -> None:
+    tried = replace(NEW, label="erf-0e0e0e0e", trials=1)
+    grid = operator_grid([*ROWS, tried], width=width, least_share=0.001, how_to_see_all="--all shows them")
+    assert [r.cells[0].text.rpartition("-")[2] for r in grid.records] == ["0a0a0a0a", "0d0d0d0d", "0e0e0e0e"]
+    assert grid.footer[-1] == "and 2 more below 0.1% of the time (--all shows them)"
+    assert "1 of 5 variants use a generated kernel" in grid.footer[0], "the hidden ones count"
+    assert len(operator_grid([*ROWS, tried], width=width).records) == 5
+    assert operator_grid(ROWS, least_share=0.001).footer[-1] == "and 2 more below 0.1% of the time"
+
+
+@pytest.mark.parametrize("width", [80, 160, None])
+def test_timing_while_others_used_the_machine_has_a_footnote(width: int | None) -> None:
+    footnote = "* others used the machine while this was timed"
+    text = grid_text(operator_grid([replace(USED, disturbed=True), LOST], width=width), width=width)
+    assert "99.9x*" in text
+    assert "0.90x*" not in text
+    assert footnote in text.splitlines()
+    assert len({line.index(number) for line in text.splitlines() for number in ("9.9x", ".90x") if number in line}) == 1
+    assert "*" not in grid_text(operator_grid([USED, LOST], width=width), width=width)
+
+
+def test_every_other_table_with_a_speedup_has_the_footnote_too() -> None:
+    speedup = Interval(median=2.0, low=1.9, high=2.1)
+    trial = TrialRow(node="ab" * 32, number=1, outcome="accepted", speedup=speedup, disturbed=True)
+    judged = EvalReport(outcome="accepted", speedup=speedup, disturbed=True)
+    for marked, plain in (
+        (trial_grid([trial]), trial_grid([replace(trial, disturbed=False)])),
+        (variant_grid(replace(USED, disturbed=True)), variant_grid(USED)),
+        (evaluation_grid(judged), evaluation_grid(replace(judged, disturbed=False))),
+    ):
+        assert "x*" in grid_text(marked)
+        assert "* others used the machine while this was timed" in grid_text(marked).splitlines()
+        assert "*" not in grid_text(plain)
 
 
 def test_whole_model_says_what_it_does_not_show() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -87,6 +89,40 @@ def test_finished_trials_never_change(project: Project, make_trial: MakeTrial, s
         connection.execute(statement)
     connection.close()
     assert project.nodes(node.variant_id) == (node,)
+
+
+def test_decisions_are_kept_until_the_next_export(project: Project, make_trial: MakeTrial) -> None:
+    first, second = project.append(make_trial(1)), project.append(make_trial(2))
+    variant = first.variant_id
+    assert project.decisions() == {}
+    before = time.time()
+    project.record_decisions({variant: "eager: slow"}, {variant: first.id})
+    (stored,) = Project.open(project.path).decisions().values()
+    assert (stored.text, stored.node) == ("eager: slow", first.id)
+    assert before <= stored.recorded <= time.time()
+    project.record_decisions({variant: "use: from 64 elements on"}, {variant: second.id})
+    assert [(d.text, d.node) for d in project.decisions().values()] == [("use: from 64 elements on", second.id)]
+    project.record_decisions({}, {"another variant": "its node"})
+    assert set(project.decisions()) == {variant}
+    project.record_decisions({}, {variant: second.id})
+    assert project.decisions() == {}, "decided on, and nothing to say against the search"
+
+
+def test_decision_needs_a_node_of_its_variant(project: Project, make_trial: MakeTrial) -> None:
+    node = project.append(make_trial(1))
+    project.record_decisions({node.variant_id: "eager: slow"}, {node.variant_id: node.id})
+    for nodes in ({}, {node.variant_id: "0" * 64}):
+        with pytest.raises(NotFound, match="no node"):
+            project.record_decisions({node.variant_id: "use"}, nodes)
+    with pytest.raises(NotFound, match="no node"):
+        project.record_decisions({"another": "use"}, {"another": node.id})
+    assert [d.text for d in project.decisions().values()] == ["eager: slow"], "all or nothing"
+
+
+def test_hint_can_be_pasted(tmp_path: Path) -> None:
+    with pytest.raises(NotFound) as error:
+        Project.open(tmp_path / "my model.kforge")
+    assert shlex.split(error.value.hint)[-2:] == ["-o", str(tmp_path / "my model.kforge")]
 
 
 def test_binary_of_an_accepted_trial_is_kept(project: Project, make_trial: MakeTrial, scored: Scored) -> None:

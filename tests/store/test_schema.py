@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from kernelforge.audit.types import AuditKind
 from kernelforge.build.types import BuildFailure
-from kernelforge.cards.types import OperatorCard
 from kernelforge.evaluate.types import Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate
 from kernelforge.store.database import SCHEMA, make_engine
 from kernelforge.store.models import Base
 from kernelforge.store.project import Project
+from kernelforge.store.types import StoredDecision
 from kernelforge.verify.types import Rejected, RejectReason
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 def test_migrations_make_what_the_models_say(project: Project) -> None:
@@ -28,15 +30,20 @@ def test_migrations_make_what_the_models_say(project: Project) -> None:
         assert compare_metadata(context, Base.metadata) == []
 
 
+def _open_kept(project: Project, schema: int) -> Project:
+    shutil.copy(FIXTURES / f"nodes_schema_{schema}.db", project.path / "nodes.db")
+    return Project.open(project.path)
+
+
 def test_every_schema_has_a_kept_database() -> None:
     assert {f.name for f in FIXTURES.glob("nodes_schema_*.db")} == {
         f"nodes_schema_{number}.db" for number in range(1, SCHEMA + 1)
     }
 
 
-def test_database_of_schema_1_opens(project: Project, cards: tuple[OperatorCard, ...]) -> None:
-    shutil.copy(FIXTURES / "nodes_schema_1.db", project.path / "nodes.db")
-    kept = Project.open(project.path)
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+def test_kept_database_opens(project: Project, schema: int) -> None:
+    kept = _open_kept(project, schema)
     assert (kept.model, kept.device, kept.created) == ("kept", "cpu", 1750000000.25)
     nodes = kept.nodes("kept-variant")
     assert [n.number for n in nodes] == [1, 2, 3, 4]
@@ -52,3 +59,25 @@ def test_database_of_schema_1_opens(project: Project, cards: tuple[OperatorCard,
     candidate = Candidate(variant_id="kept-variant", source="// new\n", backend="cpp", generator="template")
     added = kept.append(Trial(candidate=candidate, outcome=WorkerFailure(detail=""), started=5.0, seconds=1.0))
     assert added.number == 5
+
+
+def test_database_of_schema_1_is_migrated(project: Project) -> None:
+    kept = _open_kept(project, 1)
+    assert kept.decisions() == {}
+    node = kept.nodes("kept-variant")[3]
+    kept.record_decisions({"kept-variant": "eager: slow"}, {"kept-variant": node.id})
+    assert Project.open(kept.path).decisions()["kept-variant"].node == node.id
+    # The number too, or a kernelforge that knows schema 1 only would take the file for one of its own.
+    with sqlite3.connect(kept.path / "nodes.db") as connection:
+        assert connection.execute("SELECT schema FROM project").fetchall() == [(SCHEMA,)]
+    connection.close()
+    with make_engine(kept.path / "nodes.db").connect() as migrated:
+        assert compare_metadata(MigrationContext.configure(migrated), Base.metadata) == []
+
+
+def test_decision_in_a_database_of_schema_2(project: Project) -> None:
+    kept = _open_kept(project, 2)
+    decision = StoredDecision(
+        text="use: from 64 elements on", node=kept.nodes("kept-variant")[3].id, recorded=1750000005.25
+    )
+    assert kept.decisions() == {"kept-variant": decision}

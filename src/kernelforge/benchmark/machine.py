@@ -204,7 +204,7 @@ def _dispatch_overhead_us(settings: Settings) -> float:
         table.active = True
         plan = native.Plan(
             launch=native.NOTHING, order=(0,), like=0, prototype=None, allocate=None, scalars=(), counter=count,
-            fail=None, device=-1, by_default_dtype=False,
+            fail=None, device=-1, by_default_dtype=False, changes=-1, may_overlap=0,
         )  # fmt: skip
         table.remember((tensor,), {}, plan, count, True)
         attempt = table.attempt

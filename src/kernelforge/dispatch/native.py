@@ -66,9 +66,12 @@ class NativeDispatch:
 
     def _plan(self, hit: Hit, fail: Callable[[int], None]) -> object | None:
         """A plan in the table's form; None if it is of a kind that the table does not serve."""
-        if hit.entry.variant.mutates or hit.workspace_bytes or len(hit.outputs) != 1:
+        variant = hit.entry.variant
+        changes = variant.mutates[0] if variant.mutates else -1
+        if hit.workspace_bytes or len(hit.outputs) + len(variant.mutates) != 1:
             return None
-        like, shape, stride, dtype = hit.outputs[0]
+        partners = [i for pair in variant.aliases if changes in pair for i in pair if i != changes]
+        like, shape, stride, dtype = hit.outputs[0] if hit.outputs else (changes, (), (), torch.float32)
         prototype = allocate = None
         if like < 0:
             device = "cpu" if hit.device < 0 else torch.device("cuda", hit.device)
@@ -82,7 +85,8 @@ class NativeDispatch:
             plan: object = self._module.Plan(
                 launch=hit.address, order=hit.order, like=hit.order[like] if like >= 0 else -1, prototype=prototype,
                 allocate=allocate, scalars=hit.scalars, counter=hit.counter, fail=fail, device=hit.device,
-                by_default_dtype=not all(p.dtype.startswith(("float", "bfloat")) for p in hit.entry.variant.tensors),
+                by_default_dtype=not all(p.dtype.startswith(("float", "bfloat")) for p in variant.tensors),
+                changes=changes, may_overlap=sum(1 << i for i in set(partners)),
             )  # fmt: skip
         except ValueError:
             return None

@@ -33,6 +33,7 @@ static struct {
   PyObject *sequences;                          /* frozenset: tuple, list, torch.Size */
   PyObject *none_of;                            /* tuple of functions; a true answer of any means: not here */
   PyObject *grad_enabled, *autocast, *default_dtype, *float32, *is_neg, *empty_like, *forward_ad;
+  PyObject *is_inference, *inference_mode, *increment_version;
   PyObject *requires_grad, *current_level;      /* names of attributes */
   const DLPackExchangeAPI *exchange;
 } torch;
@@ -46,6 +47,8 @@ typedef struct {
   Launch launch;
   int inputs, scalar_count, like, on_cuda, device, by_default_dtype;
   int order[MAX_TENSORS];       /* of input i: its position among the call's tensors */
+  int changes;                  /* the input that is changed in place and returned, or -1 */
+  uint32_t may_overlap;         /* bit i: input i may share memory with that one */
   double scalars[MAX_SCALARS];
   PyObject *prototype;          /* without `like`: the output is made like this tensor ... */
   PyObject *allocate;           /* ... or by this function */
@@ -63,13 +66,14 @@ static void plan_dealloc(Plan *self) {
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   static char *names[] = {"launch", "order", "like", "prototype", "allocate", "scalars", "counter", "fail", "device",
-                          "by_default_dtype", NULL};
+                          "by_default_dtype", "changes", "may_overlap", NULL};
   unsigned long long launch;
   PyObject *order, *prototype, *allocate, *scalars, *counter, *fail;
-  int like, device, by_default_dtype;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!Oip", names, &launch, &PyTuple_Type, &order, &like, &prototype,
+  int like, device, by_default_dtype, changes;
+  unsigned int may_overlap;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!OipiI", names, &launch, &PyTuple_Type, &order, &like, &prototype,
                                    &allocate, &PyTuple_Type, &scalars, &PyList_Type, &counter, &fail, &device,
-                                   &by_default_dtype))
+                                   &by_default_dtype, &changes, &may_overlap))
     return NULL;
   const Py_ssize_t inputs = PyTuple_GET_SIZE(order), count = PyTuple_GET_SIZE(scalars);
   if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || PyList_GET_SIZE(counter) != 1) {
@@ -82,6 +86,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
   self->inputs = (int)inputs, self->scalar_count = (int)count;
   self->like = like, self->on_cuda = device >= 0, self->device = device;
   self->by_default_dtype = by_default_dtype;
+  self->changes = changes, self->may_overlap = may_overlap;
   for (Py_ssize_t i = 0; i < inputs; ++i) self->order[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(order, i));
   for (Py_ssize_t i = 0; i < count; ++i) self->scalars[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(scalars, i));
   self->prototype = prototype == Py_None ? NULL : Py_NewRef(prototype);
@@ -324,6 +329,41 @@ static int state_allows(const Plan *plan, const Call *call) {
   return 1;
 }
 
+/* 1: the input that is changed may be, 0: it may not, -1: an exception is set. */
+static int may_change(const Plan *plan, const Call *call) {
+  uintptr_t first[MAX_TENSORS], last[MAX_TENSORS];
+  for (int i = 0; i < plan->inputs; ++i) {
+    const DLTensor *view = &call->views[plan->order[i]];
+    int64_t reach = 1;
+    for (int axis = 0; axis < view->ndim; ++axis) {
+      if (!view->shape[axis]) reach = 0;
+      else if (reach) reach += (view->shape[axis] - 1) * view->strides[axis];
+    }
+    first[i] = (uintptr_t)view->data + view->byte_offset;
+    last[i] = first[i] + (uintptr_t)reach * ((uintptr_t)view->dtype.bits * view->dtype.lanes / 8);
+  }
+  const int target = plan->changes;
+  for (int i = 0; i < plan->inputs; ++i)
+    if (i != target && !(plan->may_overlap >> i & 1) && first[i] < last[target] && first[target] < last[i]) return 0;
+  PyObject *inference = PyObject_CallOneArg(torch.is_inference, call->tensors[plan->order[target]]);
+  PyObject *mode = inference ? ask(torch.inference_mode) : NULL;
+  Py_XDECREF(inference);
+  Py_XDECREF(mode);
+  return mode ? inference == Py_False || mode == Py_True : -1;
+}
+
+/* What autograd is told after a change in place. 1: told; 0: an exception is set. */
+static int note_change(PyObject *tensor) {
+  PyObject *inference = PyObject_CallOneArg(torch.is_inference, tensor);
+  Py_XDECREF(inference);
+  if (!inference || inference == Py_True) return inference != NULL; /* such a tensor has no version */
+  PyObject *tensors = PyTuple_Pack(1, tensor);
+  PyObject *done = tensors ? PyObject_CallOneArg(torch.increment_version, tensors) : NULL;
+  Py_XDECREF(tensors);
+  Py_XDECREF(done);
+  return done != NULL;
+}
+
 static PyObject *allocate(const Plan *plan, const Call *call) {
   if (plan->allocate) return PyObject_CallNoArgs(plan->allocate);
   return PyObject_CallOneArg(torch.empty_like, plan->prototype ? plan->prototype : call->tensors[plan->like]);
@@ -332,9 +372,10 @@ static PyObject *allocate(const Plan *plan, const Call *call) {
 /* The result; or NULL with *status telling why not: 0 an exception is set, else the status of the launch. */
 static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
   *status = 0;
-  DLTensor made;
-  PyObject *output = allocate(plan, call);
-  if (!output || torch.exchange->dltensor_from_py_object_no_sync(output, &made)) {
+  DLTensor made = {0};
+  const int in_place = plan->changes >= 0;
+  PyObject *output = in_place ? Py_NewRef(call->tensors[plan->order[plan->changes]]) : allocate(plan, call);
+  if (!output || (!in_place && torch.exchange->dltensor_from_py_object_no_sync(output, &made))) {
     Py_XDECREF(output);
     return NULL;
   }
@@ -348,7 +389,7 @@ static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
   int count = 0;
   for (int i = 0; i < plan->inputs; ++i)
     args[count++] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &call->views[plan->order[i]]};
-  args[count++] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &made};
+  if (!in_place) args[count++] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &made};
   for (int i = 0; i < plan->scalar_count; ++i)
     args[count++] = (TVMFFIAny){.type_index = kTVMFFIFloat, .v_float64 = plan->scalars[i]};
   args[count++] = (TVMFFIAny){.type_index = kTVMFFIInt}; /* no workspace */
@@ -366,7 +407,7 @@ static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
   plan->launch(NULL, args, count, &result);
   if (released) PyEval_RestoreThread(released);
   for (int i = 0; i < call->tensor_count; ++i) Py_DECREF(call->tensors[i]);
-  if (result.v_int64 == 0 && count_one(plan->counter)) return output;
+  if (result.v_int64 == 0 && (!in_place || note_change(output)) && count_one(plan->counter)) return output;
   Py_DECREF(output);
   *status = result.v_int64;
   return NULL;
@@ -389,7 +430,8 @@ static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t gi
       if (entry->plan->on_cuda && call.views[i].device.device_id != entry->plan->device) return Py_NewRef(unknown);
   }
   Plan *plan = (Plan *)Py_NewRef(entry->plan); /* the table may change while the kernel runs */
-  const int allowed = state_allows(plan, &call);
+  int allowed = state_allows(plan, &call);
+  if (allowed == 1 && plan->changes >= 0) allowed = may_change(plan, &call);
   int64_t status = 0;
   PyObject *result = allowed == 1 ? launch(plan, &call, &status) : NULL;
   if (allowed == 0) {
@@ -586,12 +628,14 @@ static PyTypeObject LedgerType = {
 
 static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
   static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "grad_enabled", "autocast",
-                          "default_dtype", "float32", "is_neg", "empty_like", "forward_ad", "exchange", NULL};
+                          "default_dtype", "float32", "is_neg", "empty_like", "is_inference",
+                          "inference_mode", "increment_version", "forward_ad", "exchange", NULL};
   PyObject *capsule;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOO!O", names, &torch.tensor, &torch.parameter,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOO!O", names, &torch.tensor, &torch.parameter,
                                    &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
                                    &torch.none_of, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
-                                   &torch.empty_like, &PyDict_Type, &torch.forward_ad, &capsule))
+                                   &torch.empty_like, &torch.is_inference, &torch.inference_mode,
+                                   &torch.increment_version, &PyDict_Type, &torch.forward_ad, &capsule))
     return NULL;
   torch.exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   if (!torch.exchange) return NULL;
@@ -603,7 +647,8 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
   torch.requires_grad = PyUnicode_InternFromString("requires_grad");
   torch.current_level = PyUnicode_InternFromString("_current_level");
   PyObject *kept[] = {torch.tensor, torch.parameter, torch.constants, torch.sequences, torch.none_of, torch.grad_enabled,
-                      torch.autocast, torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.forward_ad};
+                      torch.autocast, torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.is_inference, torch.inference_mode,
+                      torch.increment_version, torch.forward_ad};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) Py_INCREF(kept[i]); /* for the life of the process */
   Py_RETURN_NONE;
 }

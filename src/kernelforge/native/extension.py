@@ -92,7 +92,8 @@ def _imported(path: Path) -> Any:
         ),
         grad_enabled=torch.is_grad_enabled, autocast=torch._C._is_any_autocast_enabled,
         default_dtype=torch.get_default_dtype, float32=torch.float32, is_neg=torch.Tensor.is_neg,
-        empty_like=torch.empty_like, forward_ad=vars(forward_ad),
-        exchange=vars(torch.Tensor)["__dlpack_c_exchange_api__"],
+        empty_like=torch.empty_like, is_inference=torch.Tensor.is_inference,
+        inference_mode=torch.is_inference_mode_enabled, increment_version=torch._C._increment_version,
+        forward_ad=vars(forward_ad), exchange=vars(torch.Tensor)["__dlpack_c_exchange_api__"],
     )  # fmt: skip
     return module

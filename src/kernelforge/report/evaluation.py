@@ -25,7 +25,7 @@ def eval_report(node: Node) -> EvalReport:
         floor_us=None if scored is None else scored.measurement.floor_us,
         eager_us=None if scored is None else scored.measurement.eager_us,
         candidate_us=None if scored is None else scored.measurement.candidate_us,
-        variant=node.variant_id, node=node.id,
+        variant=node.variant_id, node=node.id, disturbed=row.disturbed,
     )  # fmt: skip
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from kernelforge.build.abi import prelude
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Scored
 from kernelforge.operators import get_operator
-from kernelforge.report.nodes import trial_row
+from kernelforge.report.nodes import trial_row, was_disturbed
 from kernelforge.report.rows import (
     DECISION_EAGER,
     DECISION_NOT_FORGED,
@@ -19,18 +21,29 @@ from kernelforge.report.rows import (
     VariantReport,
 )
 from kernelforge.search.lineage import best_node
-from kernelforge.search.types import Node, NodeStore
+from kernelforge.search.types import Node
 from kernelforge.search.winners import Choice, choose_winners
 
+if TYPE_CHECKING:
+    from kernelforge.store.project import Project
+    from kernelforge.store.types import StoredDecision
 
-def operator_row(choice: Choice, nodes: Sequence[Node], *, override: str = "") -> OperatorRow:
+PRELUDE_BACKENDS = ("cpp", "cuda")
+
+
+def operator_row(
+    choice: Choice, nodes: Sequence[Node], *, stored: StoredDecision | None = None, override: str = ""
+) -> OperatorRow:
     """One variant's row.
 
     Args:
-        override: a decision that was taken after the search (by the certificate, say), or "".
+        stored: what the last export decided; counts only if that was on the node which is the best now.
+        override: a decision that counts before all others, or "".
     """
     record = choice.record
     best = choice.node or best_node(nodes)
+    if not override and stored is not None and best is not None and stored.node == best.id:
+        override = stored.text
     measured = best.outcome.measurement if best is not None and isinstance(best.outcome, Scored) else None
     return OperatorRow(
         variant=record.variant.id, label=record.variant.label, operator=record.variant.operator, calls=record.calls,
@@ -41,28 +54,37 @@ def operator_row(choice: Choice, nodes: Sequence[Node], *, override: str = "") -
         speedup_high=None if measured is None else measured.speedup.high,
         floor_us=measured.floor_us if measured is not None and measured.floor_us > 0 else None,
         decision=override or _decision(choice, nodes), trials=len(nodes), describe=record.variant.describe(),
+        disturbed=measured is not None and was_disturbed(measured),
     )  # fmt: skip
 
 
-def project_rows(store: NodeStore, overrides: Mapping[str, str] | None = None) -> tuple[OperatorRow, ...]:
+def project_rows(project: Project, decisions: Mapping[str, str] | None = None) -> tuple[OperatorRow, ...]:
     """The rows of a project, largest share first.
 
     Args:
-        overrides: decisions that were taken after the search, by variant id.
+        decisions: those that were taken after the search, by variant id; they count before those that are stored.
     """
-    decided = overrides or {}
-    return tuple(
-        operator_row(c, store.nodes(c.record.variant.id), override=decided.get(c.record.variant.id, ""))
-        for c in choose_winners(store)
-    )
+    passed, stored = decisions or {}, project.decisions()
+    rows = []
+    for choice in choose_winners(project):
+        variant_id = choice.record.variant.id
+        nodes = project.nodes(variant_id)
+        rows.append(
+            operator_row(choice, nodes, stored=stored.get(variant_id), override=passed.get(variant_id, ""))
+        )  # fmt: skip
+    return tuple(rows)
 
 
-def variant_report(choice: Choice, nodes: Sequence[Node]) -> VariantReport:
-    """One variant in full."""
-    record = choice.record
+def variant_report(choice: Choice, nodes: Sequence[Node], stored: StoredDecision | None = None) -> VariantReport:
+    """One variant in full. stored: what the last export decided on it."""
+    variant = choice.record.variant
+    # A variant that is not forgeable may hold what has no C type.
+    backends = () if choice.record.forgeable else PRELUDE_BACKENDS
     return VariantReport(
-        row=operator_row(choice, nodes), dims=_dim_rows(record), trials=tuple(trial_row(node) for node in nodes)
-    )
+        row=operator_row(choice, nodes, stored=stored), dims=_dim_rows(choice.record),
+        trials=tuple(trial_row(node) for node in nodes), backend="cuda" if variant.device == "cuda" else "cpp",
+        preludes={backend: prelude(variant, backend) for backend in backends},
+    )  # fmt: skip
 
 
 def _decision(choice: Choice, nodes: Sequence[Node]) -> str:

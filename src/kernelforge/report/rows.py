@@ -65,6 +65,7 @@ class OperatorRow:
         floor_us: roofline floor of a call.
         decision: "use", "use: <for which sizes>", "eager: <reason>", "not forged: <reason>" or "pending" (no trial).
         trials: how many candidates were judged. describe: tensors, arguments and outputs in one line.
+        disturbed: others used the machine while the best candidate was timed.
     """
 
     variant: str
@@ -81,6 +82,7 @@ class OperatorRow:
     decision: str = DECISION_PENDING
     trials: int = 0
     describe: str = ""
+    disturbed: bool = False
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -88,7 +90,7 @@ class OperatorRow:
             "share": finite(self.share), "eager_us": finite(self.eager_us), "best_us": finite(self.best_us),
             "speedup": finite(self.speedup), "speedup_low": finite(self.speedup_low),
             "speedup_high": finite(self.speedup_high), "floor_us": finite(self.floor_us), "decision": self.decision,
-            "trials": self.trials, "describe": self.describe,
+            "trials": self.trials, "describe": self.describe, "disturbed": self.disturbed,
         }  # fmt: skip
 
 
@@ -121,6 +123,7 @@ class TrialRow:
         node: the node's full id. number: 1, 2, ... within the variant. parent: node id, or "".
         outcome: "accepted", "rejected", "build_failure" or "worker_failure". reason: typed, "" if accepted.
         notes: what distinguishes the candidate (the schedule, say). seconds: wall time of building and judging.
+        disturbed: others used the machine while it was timed.
     """
 
     node: str
@@ -134,22 +137,31 @@ class TrialRow:
     notes: str = ""
     parent: str = ""
     seconds: float = 0.0
+    disturbed: bool = False
 
     def to_json(self) -> dict[str, Json]:
         return {
             "node": self.node, "number": self.number, "outcome": self.outcome, "reason": self.reason,
             "detail": self.detail, "speedup": interval_json(self.speedup), "candidate_us": finite(self.candidate_us),
             "generator": self.generator, "notes": self.notes, "parent": self.parent, "seconds": finite(self.seconds),
+            "disturbed": self.disturbed,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantReport:
-    """One variant in full: its row, its named dims with the observed sizes, its trials (oldest first)."""
+    """One variant in full: its row, its named dims with the observed sizes, its trials (oldest first).
+
+    Attributes:
+        backend: what kernels for its device are written in, "cpp" or "cuda".
+        preludes: backend -> the C declarations that a candidate is compiled with; empty if none can be made.
+    """
 
     row: OperatorRow
     dims: tuple[DimRow, ...] = ()
     trials: tuple[TrialRow, ...] = ()
+    backend: str = "cpp"
+    preludes: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -185,6 +197,7 @@ class EvalReport:
         detail: one sentence, or the compiler's output.
         audit: "generated", "backend" or "fallback"; None unless accepted. evidence: what it was computed from.
         node: id of the stored node, or "".
+        disturbed: others used the machine while it was timed.
     """
 
     outcome: Literal["accepted", "rejected", "build_failure", "worker_failure"]
@@ -198,6 +211,7 @@ class EvalReport:
     candidate_us: float | None = None
     variant: str = ""
     node: str = ""
+    disturbed: bool = False
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -205,6 +219,7 @@ class EvalReport:
             "speedup": interval_json(self.speedup), "audit": self.audit, "evidence": list(self.evidence),
             "floor_us": finite(self.floor_us), "eager_us": finite(self.eager_us),
             "candidate_us": finite(self.candidate_us), "variant": self.variant, "node": self.node,
+            "disturbed": self.disturbed,
         }  # fmt: skip
 
 

@@ -42,21 +42,35 @@ _OUTCOME_TONES: Mapping[str, Tone] = {
 _STATUS_TONES: Mapping[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
+LEAST_SHARE = 0.001
+"""Of the captured time: what never-tried variants below it take is not worth a line of the operator table."""
+
+DISTURBED = "*"
+_DISTURBED_NOTE = f"{DISTURBED} others used the machine while this was timed"
+
+
 def operator_grid(
-    rows: Sequence[OperatorRow], *, width: int | None = None, title: str = "", least_share: float = 0.0
+    rows: Sequence[OperatorRow],
+    *,
+    width: int | None = None,
+    title: str = "",
+    least_share: float = 0.0,
+    how_to_see_all: str = "",
 ) -> Grid:
     """The operator table: one variant a record, largest share first.
 
     Args:
         width: of the terminal; None means that there is no limit (a pipe).
         least_share: variants below it that were never tried are counted in the last line instead of listed.
+        how_to_see_all: what that line says of them, or "".
     """
     ordered = sorted(rows, key=lambda r: -r.share)
     shown = [r for r in ordered if r.share >= least_share or r.trials]
-    footer = [_coverage_line(ordered)]
+    disturbed = any(r.disturbed for r in shown)
+    footer = [_coverage_line(ordered), *([_DISTURBED_NOTE] if disturbed else [])]
     if len(shown) < len(ordered):
-        hidden = len(ordered) - len(shown)
-        footer.append(f"not shown: {hidden} variants with less than {format_share(least_share)} of the time each")
+        hint = f" ({how_to_see_all})" if how_to_see_all else ""
+        footer.append(f"and {len(ordered) - len(shown)} more below {format_share(least_share)} of the time{hint}")
     wide = width is None or width >= WIDE_COLUMNS
     numbers = [Column(title=t, align="right") for t in ("share", "eager", "best", "floor", "speed-up")]
     if wide:
@@ -66,24 +80,26 @@ def operator_grid(
     else:
         columns = (Column(title="variant"), *numbers, Column(title=""))
     record = _wide_record if wide else _narrow_record
-    return Grid(title=title, columns=columns, records=tuple(record(r) for r in shown), footer=tuple(footer))
+    records = tuple(record(r, disturbed) for r in shown)
+    return Grid(title=title, columns=columns, records=records, footer=tuple(footer))
 
 
-def _wide_record(row: OperatorRow) -> Record:
-    share, *times, speedup = _number_cells(row)
+def _wide_record(row: OperatorRow, marks: bool) -> Record:
+    share, *times, speedup = _number_cells(row, marks)
     interval = Cell(format_interval(row.speedup_low, row.speedup_high), "dim")
     decision = Cell(row.decision, _decision_tone(row.decision))
     return Record((Cell(row.label), share, Cell(str(row.calls)), *times, speedup, interval, decision))
 
 
-def _narrow_record(row: OperatorRow) -> Record:
+def _narrow_record(row: OperatorRow, marks: bool) -> Record:
     word, _, reason = row.decision.partition(": ")
     short = {"not forged": "skip", DECISION_PENDING: "new"}.get(word, word)
     interval = format_interval(row.speedup_low, row.speedup_high)
     parts = [_count(row.calls, "call"), f"interval {interval}" if interval else ""]
     parts.append(f"{word}: {reason}" if reason else "")
     note = "; ".join(p for p in parts if p)
-    return Record((Cell(_short_label(row.label)), *_number_cells(row), Cell(short, _decision_tone(row.decision))), note)
+    line = (Cell(_short_label(row.label)), *_number_cells(row, marks), Cell(short, _decision_tone(row.decision)))
+    return Record(line, note)
 
 
 def _short_label(label: str, room: int = 28) -> str:
@@ -92,12 +108,18 @@ def _short_label(label: str, room: int = 28) -> str:
     return label if len(label) <= room else f"{name[: room - len(digits) - 4]}...-{digits}"
 
 
-def _number_cells(row: OperatorRow) -> tuple[Cell, ...]:
+def _marked(speedup: float | None, *, disturbed: bool, marks: bool) -> str:
+    """A speed-up in a column some of whose numbers are marked (or not), so that the digits still align."""
+    return format_speedup(speedup) + ((DISTURBED if disturbed else " ") if marks else "")
+
+
+def _number_cells(row: OperatorRow, marks: bool) -> tuple[Cell, ...]:
     """share, eager, best, floor, speed-up."""
     faster = row.speedup_low is not None and row.speedup_low > 1.0
     return (
         Cell(format_share(row.share)), Cell(format_us(row.eager_us)), Cell(format_us(row.best_us)),
-        Cell(format_us(row.floor_us), "dim"), Cell(format_speedup(row.speedup), "good" if faster else ""),
+        Cell(format_us(row.floor_us), "dim"),
+        Cell(_marked(row.speedup, disturbed=row.disturbed, marks=marks), "good" if faster else ""),
     )  # fmt: skip
 
 
@@ -157,15 +179,17 @@ def capture_grid(report: CaptureReport) -> Grid:
     return facts_grid(facts)
 
 
-def facts_grid(facts: Sequence[tuple[str, str]], *, title: str = "") -> Grid:
-    """Names and values, one pair a line."""
+def facts_grid(facts: Sequence[tuple[str, str]], *, title: str = "", disturbed: bool = False) -> Grid:
+    """Names and values, one pair a line. disturbed: a value is marked with `DISTURBED`."""
     records = tuple(Record((Cell(name, "dim"), Cell(value))) for name, value in facts)
-    return Grid(title=title, columns=(Column(title=""), Column(title="", flexible=True)), records=records, header=False)
+    columns = (Column(title=""), Column(title="", flexible=True))
+    footer = (_DISTURBED_NOTE,) if disturbed else ()
+    return Grid(title=title, columns=columns, records=records, header=False, footer=footer)
 
 
 def variant_grid(row: OperatorRow) -> Grid:
     """One variant's facts."""
-    speedup = format_speedup(row.speedup)
+    speedup = _marked(row.speedup, disturbed=True, marks=row.disturbed)
     if interval := format_interval(row.speedup_low, row.speedup_high):
         speedup += f"  (95% interval {interval})"
     return facts_grid(
@@ -174,7 +198,7 @@ def variant_grid(row: OperatorRow) -> Grid:
             ("share", format_share(row.share)), ("eager", format_us(row.eager_us)), ("best", format_us(row.best_us)),
             ("floor", format_us(row.floor_us)), ("speed-up", speedup), ("decision", row.decision),
         ],
-        title=row.label,
+        title=row.label, disturbed=row.disturbed,
     )  # fmt: skip
 
 
@@ -201,17 +225,21 @@ def trial_grid(trials: Sequence[TrialRow]) -> Grid:
         Column(title="time", align="right"), Column(title="speed-up", align="right"),
         Column(title="95% interval", align="right"), Column(title="candidate", flexible=True),
     )  # fmt: skip
-    return Grid(title="Trials", columns=columns, records=tuple(_trial_record(t) for t in trials))
+    disturbed = any(t.disturbed for t in trials)
+    records = tuple(_trial_record(t, disturbed) for t in trials)
+    return Grid(title="Trials", columns=columns, records=records, footer=(_DISTURBED_NOTE,) if disturbed else ())
 
 
-def _trial_record(trial: TrialRow) -> Record:
+def _trial_record(trial: TrialRow, marks: bool) -> Record:
     outcome = Cell(trial.reason or trial.outcome, _OUTCOME_TONES.get(trial.outcome, ""))
     low, high = (trial.speedup.low, trial.speedup.high) if trial.speedup else (None, None)
     failed = trial.outcome != "accepted" and trial.detail
     return Record(
         (
             Cell(str(trial.number)), Cell(trial.node[:8], "dim"), outcome, Cell(format_us(trial.candidate_us)),
-            Cell(format_speedup(trial.speedup.median if trial.speedup else None)),
+            Cell(
+                _marked(trial.speedup.median if trial.speedup else None, disturbed=trial.disturbed, marks=marks)
+            ),
             Cell(format_interval(low, high), "dim"), Cell(trial.notes or trial.generator),
         ),
         trial.detail.splitlines()[0] if failed else "",
@@ -225,20 +253,22 @@ def evaluation_grid(report: EvalReport) -> Grid:
         facts.append(("detail", report.detail))
     if report.speedup is not None:
         facts += [
-            ("speed-up", interval_text(report.speedup)), ("candidate", format_us(report.candidate_us)),
-            ("eager", format_us(report.eager_us)), ("floor", format_us(report.floor_us)),
+            ("speed-up", interval_text(report.speedup, disturbed=report.disturbed)),
+            ("candidate", format_us(report.candidate_us)), ("eager", format_us(report.eager_us)),
+            ("floor", format_us(report.floor_us)),
         ]  # fmt: skip
     if report.audit is not None:
         evidence = f" ({'; '.join(report.evidence)})" if report.evidence else ""
         facts.append(("audit", report.audit + evidence))
-    return facts_grid(facts)
+    return facts_grid(facts, disturbed=report.disturbed)
 
 
-def interval_text(interval: Interval | None) -> str:
+def interval_text(interval: Interval | None, *, disturbed: bool = False) -> str:
     """A speed-up with its interval in one phrase."""
     if interval is None:
         return UNKNOWN
-    return f"{format_speedup(interval.median)}  (95% interval {format_interval(interval.low, interval.high)})"
+    speedup = _marked(interval.median, disturbed=True, marks=disturbed)
+    return f"{speedup}  (95% interval {format_interval(interval.low, interval.high)})"
 
 
 def export_grid(report: ExportReport) -> Grid:

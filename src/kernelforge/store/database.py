@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from kernelforge.errors import ProjectError, SchemaTooNew
 from kernelforge.store.models import ProjectRow
 
-SCHEMA = 1
+SCHEMA = 2
 BUSY_TIMEOUT_MS = 60_000
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -103,6 +103,8 @@ def open_database(file: Path) -> tuple[Engine, ProjectRow]:
         if schema < SCHEMA:
             _upgrade(session.connection())
         row = _project_row(session, file)
+        row.schema = SCHEMA
+        session.flush()
         session.expunge(row)
     return engine, row
 

@@ -44,3 +44,14 @@ class NodeRow(Base):
     started: Mapped[float]
     seconds: Mapped[float]
     artifact: Mapped[str | None]
+
+
+class DecisionRow(Base):
+    """What an export decided on a variant, where that differs from what the search says of its node."""
+
+    __tablename__ = "decisions"
+
+    variant_id: Mapped[str] = mapped_column(primary_key=True)
+    decision: Mapped[str]
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.id"))
+    recorded: Mapped[float]

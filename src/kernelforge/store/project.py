@@ -1,17 +1,19 @@
 """A project on disk as the other stages see it. Owns `Project`, which implements `search.types.NodeStore`.
 
-Layout of the folder: `nodes.db` (project row and trials), `cards/` (one JSON file per operator), `examples/`,
-`blobs/<sha256>` (binaries of accepted candidates), `capture.json` (what the capture said of itself).
+Layout of the folder: `nodes.db` (project row, trials, decisions of exports), `cards/` (one JSON file per operator),
+`examples/`, `blobs/<sha256>` (binaries of accepted candidates), `capture.json` (what the capture said of itself).
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.orm import Session
 
 from kernelforge.cards.examples import ExampleStore
@@ -25,8 +27,9 @@ from kernelforge.search.types import Node
 from kernelforge.store.blobs import get_blob, put_blob
 from kernelforge.store.database import open_database, reading, writing
 from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, DATABASE, EXAMPLES, start_draft
-from kernelforge.store.models import NodeRow
+from kernelforge.store.models import DecisionRow, NodeRow
 from kernelforge.store.serial import candidate_from_json, candidate_to_json, outcome_from_json, outcome_to_json
+from kernelforge.store.types import StoredDecision
 
 
 class Project:
@@ -86,9 +89,9 @@ class Project:
         except OSError as error:
             raise ProjectError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
         if not exists:
-            raise NotFound(f"no project at {path}", hint=f"capture a model first: kforge capture MODEL -o {path}")
+            raise NotFound(f"no project at {path}", hint=f"capture a model first: {_capture_command(path)}")
         if not is_project:
-            raise NotFound(f"{path} is no project: it has no {DATABASE}", hint=f"kforge capture MODEL -o {path}")
+            raise NotFound(f"{path} is no project: it has no {DATABASE}", hint=_capture_command(path))
         engine, row = open_database(path / DATABASE)
         return Project(path, engine, model=row.model, device=row.device, created=row.created)
 
@@ -150,7 +153,8 @@ class Project:
             known = session.get(NodeRow, node_id)
             if known is not None:
                 return _same(known, trial, parent)
-            _check_parent(session, parent, trial.candidate.variant_id)
+            if parent:
+                _check_node(session, parent, trial.candidate.variant_id)
             of_variant = select(func.max(NodeRow.number)).where(NodeRow.variant_id == trial.candidate.variant_id)
             number = (session.scalar(of_variant) or 0) + 1
             row = _row(trial, node_id=node_id, number=number, parent=parent, artifact=artifact)
@@ -167,6 +171,36 @@ class Project:
         query = select(NodeRow).where(NodeRow.variant_id == variant_id, NodeRow.number > after).order_by(NodeRow.number)
         with reading(self._engine) as session:
             return tuple(_node(row) for row in session.scalars(query))
+
+    def record_decisions(self, decisions: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+        """Keep what an export decided; replaces what was known of the variants in either mapping.
+
+        Args:
+            decisions: variant id -> decision, where it differs from what the search says.
+            nodes: variant id -> id of the node that was decided on. Those without a decision are as the search says.
+
+        Raises:
+            NotFound: a decision's variant has no such node. ProjectError: the project cannot be written.
+        """
+        recorded = time.time()
+        with writing(self._engine) as session:
+            session.execute(delete(DecisionRow).where(DecisionRow.variant_id.in_({*decisions, *nodes})))
+            for variant_id, text in decisions.items():
+                node = nodes.get(variant_id, "")
+                _check_node(session, node, variant_id)
+                session.add(DecisionRow(variant_id=variant_id, decision=text, node=node, recorded=recorded))
+
+    def decisions(self) -> Mapping[str, StoredDecision]:
+        """What exports decided, by variant id. Each holds only while its node is the variant's best.
+
+        Raises:
+            ProjectError: the file is damaged.
+        """
+        with reading(self._engine) as session:
+            return {
+                row.variant_id: StoredDecision(text=row.decision, node=row.node, recorded=row.recorded)
+                for row in session.scalars(select(DecisionRow))
+            }
 
     def put_binary(self, path: Path) -> str:
         """Copy a binary into the project; returns its sha256.
@@ -196,6 +230,10 @@ class Project:
         return stored
 
 
+def _capture_command(path: Path) -> str:
+    return f"kforge capture MODEL -o {shlex.quote(str(path))}"
+
+
 def _is_called(record: VariantRecord, prefix: str) -> bool:
     variant, prefix = record.variant, prefix.lower()
     operator, _, start = prefix.rpartition("-")
@@ -203,12 +241,10 @@ def _is_called(record: VariantRecord, prefix: str) -> bool:
     return prefix == variant.operator or by_label or (bool(prefix) and variant.id.startswith(prefix))
 
 
-def _check_parent(session: Session, parent: str, variant_id: str) -> None:
-    if not parent:
-        return
-    row = session.get(NodeRow, parent)
+def _check_node(session: Session, node: str, variant_id: str) -> None:
+    row = session.get(NodeRow, node)
     if row is None or row.variant_id != variant_id:
-        raise NotFound(f"node {parent[:12]} is no node of variant {variant_id[:8]}")
+        raise NotFound(f"{node[:12]!r} is no node of variant {variant_id[:8]}")
 
 
 def _row(trial: Trial, *, node_id: str, number: int, parent: str, artifact: str | None) -> NodeRow:
