@@ -1,5 +1,5 @@
-"""Looks at the machine and says what works, what does not, and the one thing that fixes it. Changes nothing but that the
-call table may be compiled into the cache folder.
+"""Looks at the machine and says what works, what does not, and the one thing that fixes it. Changes nothing,
+except that the call table may be compiled into the cache folder.
 
 Each check is a function of what it needs; the machine's tools are reached through `Tools`, so that a check can be tried
 against a machine that is not there.

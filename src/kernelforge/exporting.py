@@ -24,12 +24,16 @@ from kernelforge.package.serial import make_entry
 from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.report.rows import DECISION_EAGER, DECISION_USE, ExportReport
+from kernelforge.search.types import Node
 from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners
 from kernelforge.verify.types import Accepted, Rejected
 
 if TYPE_CHECKING:
     from kernelforge.store.project import Project
     from kernelforge.workshop import Workshop
+
+CERTIFICATES = 3
+"""So many of a variant's fastest nodes are tried, if the certificate turns the first ones down."""
 
 NOT_MEASURED = "not measured in this mode"
 
@@ -40,10 +44,12 @@ class Exported:
 
     Attributes:
         decisions: variant id -> decision for the operator table, where it differs from what the search said.
+        nodes: variant id -> id of the node that was decided on: the search's winner.
     """
 
     report: ExportReport
     decisions: Mapping[str, str]
+    nodes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +83,9 @@ def export(
     """
     exporter = _Exporter(project=project, output=output, workshop=workshop, say=say)
     picked = frozenset(project.record(prefix).variant.id for prefix in picks or {})
-    return exporter.run(choose_winners(project, picks), picked, write_empty=write_empty)
+    exported = exporter.run(choose_winners(project, picks), picked, write_empty=write_empty)
+    project.record_decisions(exported.decisions, exported.nodes)
+    return exported
 
 
 def leave_out(path: Path, variants: Collection[str], *, reason: str) -> None:
@@ -130,12 +138,21 @@ class _Exporter:
             write_package(self.output, entries, header=self.header)
             size_bytes = self.output.stat().st_size
         report = ExportReport(path=str(self.output), entries=used, skipped=tuple(self.skipped), size_bytes=size_bytes)
-        return Exported(report=report, decisions=self.decisions)
+        nodes = {c.record.variant.id: c.node.id for c in choices if c.node is not None}
+        return Exported(report=report, decisions=self.decisions, nodes=nodes)
 
     def _certify_choice(self, choice: Choice) -> _Certified | None:
-        node, record = choice.node, choice.record
-        if node is None:
+        """The first of the variant's fastest nodes that has its certificate; of the last one's failure it is told."""
+        if choice.node is None:
             return None
+        for node in (choice.node, *choice.runners_up[: CERTIFICATES - 1]):
+            certified = self._certify_node(choice.record, node)
+            if certified is not None:
+                self._forgive(choice.record)
+                return certified
+        return None
+
+    def _certify_node(self, record: VariantRecord, node: Node) -> _Certified | None:
         assert isinstance(node.outcome, Scored)
         # The binary from where the project keeps it: the build cache may be gone.
         artifact = replace(node.outcome.artifact, path=self.project.binary(node.outcome.artifact.digest))
@@ -188,6 +205,11 @@ class _Exporter:
         reason = f"through dispatch not faster beyond noise: {i.median:.2f}x [{i.low:.2f}, {i.high:.2f}]"
         self._skip(kernel, reason)
         return _entry(kernel, timing, Off(reason=reason))
+
+    def _forgive(self, record: VariantRecord) -> None:
+        """Forget why earlier nodes of a variant were skipped: another one stands for it."""
+        self.skipped = [(label, reason) for label, reason in self.skipped if label != record.variant.label]
+        self.decisions.pop(record.variant.id, None)
 
     def _skip(self, kernel: _Certified, reason: str) -> None:
         self.skipped.append((kernel.origin.variant.label, reason))

@@ -135,7 +135,7 @@ def show_variant(project: Path, prefix: str) -> VariantReport:
     opened = Project.open(project)
     record = opened.record(prefix)
     nodes = opened.nodes(record.variant.id)
-    return variant_report(choose_winner(record, nodes), nodes)
+    return variant_report(choose_winner(record, nodes), nodes, opened.decisions().get(record.variant.id))
 
 
 def forge_project(

@@ -83,9 +83,10 @@ def run_pipeline(
         exported = export(opened, output, workshop=workshop, write_empty=False, say=on_event)
     seconds = _model_seconds(max_time_s, time.monotonic() - started)
     shipped = _ship(loaded, output if exported.report.entries else None, device, seconds, on_event)
-    package, whole = shipped.package, shipped.whole
+    package, whole, decisions = shipped.package, shipped.whole, {**exported.decisions, **shipped.decisions}
+    opened.record_decisions(decisions, exported.nodes)
     report = RunReport(
-        rows=project_rows(opened, {**exported.decisions, **shipped.decisions}), whole_model=whole,
+        rows=project_rows(opened, decisions), whole_model=whole,
         package=str(output) if package is not None else "", project=str(project),
         seconds=time.monotonic() - started, stopped=summary.stopped,
     )  # fmt: skip

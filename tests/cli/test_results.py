@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,24 @@ def test_ops_through_a_pipe_is_one_line_a_variant(kforge: Any, fake_verbs: Any) 
     assert ran.stderr.strip().splitlines()[-1] == "next: kforge export x.kforge -o x.cast"
 
 
+def test_ops_hides_what_is_small_and_was_never_tried_unless_asked(kforge: Any, fake_verbs: Any) -> None:
+    small = replace(ROW, variant="0b" * 32, label="view-0b0b0b0b", share=0.0004, trials=0, decision="pending")
+    fake_verbs(list_operators=giver([ROW, small]))
+    text = kforge("ops", "x.kforge").stdout
+    assert "view-0b0b0b0b" not in text
+    assert text.splitlines()[-1] == "and 1 more below 0.1% of the time (--all shows them)"
+    everything = kforge("ops", "x.kforge", "--all").stdout
+    assert "view-0b0b0b0b" in everything
+    assert "--all" not in everything
+    assert len(json.loads(kforge("ops", "x.kforge", "--json").stdout)) == 2
+
+
+def test_next_step_can_be_pasted_whatever_the_project_is_called(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(list_operators=giver([ROW]))
+    line = kforge("ops", "my models/x.kforge").stderr.strip().splitlines()[-1]
+    assert shlex.split(line) == ["next:", "kforge", "export", "my models/x.kforge", "-o", "x.cast"]
+
+
 def test_quiet_says_nothing_on_stderr(kforge: Any, fake_verbs: Any) -> None:
     fake_verbs(list_operators=giver([ROW]))
     assert kforge("ops", "x.kforge", "-q").stderr == ""
@@ -73,6 +93,45 @@ def test_op_show_has_sizes_and_trials(kforge: Any, fake_verbs: Any) -> None:
     text = kforge("op", "show", "0a0a", "-p", "x.kforge").stdout
     assert "wrong_value" in text
     assert "off by 1" in text
+
+
+PRELUDES = {"cpp": "// for a CPU\n", "cuda": "// for a GPU\n"}
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [((), "cuda"), (("--backend", "cpp"), "cpp"), (("--backend", "cuda"), "cuda")],
+    ids=["default", "cpp", "cuda"],
+)
+def test_prelude_is_printed_as_it_is(kforge: Any, fake_verbs: Any, options: tuple[str, ...], backend: str) -> None:
+    fake_verbs(show_variant=giver(VariantReport(row=ROW, backend="cuda", preludes=PRELUDES)))
+    command = ("op", "show", "0a0a", "-p", "x.kforge", "--prelude", *options)
+    assert kforge(*command).stdout == PRELUDES[backend]
+    document = json.loads(kforge(*command, "--json").stdout)
+    assert document == {"variant": ROW.variant, "backend": backend, "prelude": PRELUDES[backend]}
+
+
+def test_next_after_a_prelude_is_to_judge_a_file_of_the_project_s_backend(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(show_variant=giver(VariantReport(row=ROW, backend="cuda", preludes=PRELUDES)))
+    command = ("op", "show", "0a0a", "-p", "x.kforge", "--prelude")
+    wanted = f"next: kforge eval kernel.cu --variant {ROW.label} --project x.kforge"
+    assert kforge(*command).stderr.splitlines() == [wanted]
+    assert kforge(*command, "--backend", "cpp").stderr == "", "nothing could judge it here"
+
+
+def test_variant_without_a_prelude_says_why(kforge: Any, fake_verbs: Any) -> None:
+    refused = replace(ROW, decision="not forged: no C type for complex64")
+    fake_verbs(show_variant=giver(VariantReport(row=refused)))
+    ran = kforge("op", "show", "0a0a", "-p", "x.kforge", "--prelude")
+    assert (ran.code, ran.stdout) == (3, "")
+    assert "no C type for complex64" in ran.stderr
+
+
+def test_backend_without_prelude_is_a_usage_error(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(show_variant=giver(VariantReport(row=ROW, preludes=PRELUDES)))
+    ran = kforge("op", "show", "0a0a", "-p", "x.kforge", "--backend", "cpp")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "--prelude" in ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -147,10 +206,37 @@ def test_ctrl_c_once_stops_cleanly_and_prints_how_to_resume(kforge: Any, fake_ve
         return ForgeReport(rows=(ROW,), trials=1, seconds=0.5, stopped="interrupted")
 
     fake_verbs(forge_project=forge_project)
-    ran = kforge("forge", "x.kforge", "softmax", "--json")
+    ran = kforge("forge", "my x.kforge", "softmax", "--json", "--max-time", "90s", "--require-speedup", "1.1")
     assert ran.code == 130
     assert json.loads(ran.stdout)["stopped"] == "interrupted"
-    assert "resume: kforge forge x.kforge softmax" in ran.stderr
+    resume = "resume: kforge forge 'my x.kforge' softmax --json --max-time 90s --require-speedup 1.1"
+    assert resume in ran.stderr.splitlines()
+
+
+def test_interrupted_run_is_resumed_by_the_same_command(kforge: Any, fake_verbs: Any) -> None:
+    def run_source(_source: str, **_options: object) -> RunReport:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return RunReport(rows=(ROW,), whole_model=WHOLE, package="m.cast", project="m.kforge", stopped="stopped")
+
+    fake_verbs(run_source=run_source)
+    options = ("--random-weights", "--dtype", "bfloat16", "--samples", "2", "--device", "cpu", "--max-time", "3m")
+    ran = kforge("run", "transformers:my config.json", *options, "-o", "m.cast")
+    assert ran.code == 143
+    assert f"resume: kforge run 'transformers:my config.json' {' '.join(options)} -o m.cast" in ran.stderr.splitlines()
+
+
+@pytest.mark.parametrize(("stopped", "resumed"), [("seconds", True), ("trials", True), ("exhausted", False)])
+def test_search_that_ran_out_of_its_budget_says_how_to_go_on(
+    kforge: Any, fake_verbs: Any, stopped: str, resumed: bool
+) -> None:
+    fake_verbs(
+        forge_project=giver(ForgeReport(rows=(ROW,), trials=3, seconds=1.5, stopped=stopped)),
+        run_source=giver(RunReport(rows=(ROW,), whole_model=WHOLE, package="m.cast", stopped=stopped)),
+    )
+    for command in (("forge", "x.kforge", "--trials", "3"), ("run", "m.py", "--max-time", "3m")):
+        lines = kforge(*command).stderr.splitlines()
+        assert (f"resume: kforge {' '.join(command)}" in lines) is resumed
+        assert lines[-1].startswith("next: kforge ")
 
 
 def test_ctrl_c_twice_kills(kforge: Any, fake_verbs: Any) -> None:
@@ -161,8 +247,9 @@ def test_ctrl_c_twice_kills(kforge: Any, fake_verbs: Any) -> None:
 
     fake_verbs(forge_project=forge_project)
     former = signal.getsignal(signal.SIGINT)
-    ran = kforge("forge", "x.kforge")
+    ran = kforge("forge", "x.kforge", "--trials", "3")
     assert (ran.code, ran.stdout) == (130, "")
+    assert "resume: kforge forge x.kforge --trials 3" in ran.stderr.splitlines()
     assert signal.getsignal(signal.SIGINT) is former
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,12 @@ from torch.nn import functional as F
 import kernelforge
 import kernelforge.errors
 from kernelforge import forge
+from kernelforge.build.types import Artifact
+from kernelforge.cards.types import VariantRecord
+from kernelforge.evaluate.judge import Judge
+from kernelforge.evaluate.types import WorkerFailure
 from kernelforge.search.types import Budget
+from kernelforge.verify.types import Rejected, RejectReason, Verdict
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +99,31 @@ def test_search_resumes_and_repeats_nothing(project: Path) -> None:
     after = forge.show_variant(project, pool.variant).trials
     assert [t.node for t in after[: len(before)]] == [t.node for t in before]
     assert len({t.notes for t in after}) == len(after)
+
+
+def test_the_next_node_is_exported_when_the_certificate_turns_the_best_down(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge.forge_project(project, operators=["max_pool2d"], budget=Budget(trials=2))
+    asked: list[Artifact] = []
+
+    def certify(judge: Judge, artifact: Artifact, record: VariantRecord, examples: Any) -> Verdict | WorkerFailure:
+        if record.variant.operator != "max_pool2d":
+            return real(judge, artifact, record, examples)
+        asked.append(artifact)
+        if len(asked) == 1:
+            return Rejected(reason=RejectReason.WRONG_VALUE, case="one", detail="made up")
+        return real(judge, artifact, record, examples)
+
+    real = Judge.certify
+    monkeypatch.setattr(Judge, "certify", certify)
+    report = forge.export_project(project, output=tmp_path / "second.cast")
+    assert len({a.digest for a in asked}) == 2, "the runner-up was not tried"
+    (pool,) = [
+        e for e in kernelforge.load(tmp_path / "second.cast").package.entries if e.variant.operator == "max_pool2d"
+    ]
+    assert pool.binary.digest == asked[1].digest
+    assert not any("max_pool2d" in label for label, _ in report.skipped)
 
 
 def test_optimize_gives_a_callable_that_is_the_model(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ CASES: Mapping[str, Case] = {
     "bilinear_corners": Case("interpolate", (IMAGE,), {"scale_factor": 1.3, "mode": "bilinear", "align_corners": True}),
     "batch_norm_odd_rows": Case("batch_norm", (ODD_IMAGE, (3,), (3,), (3,), (3,)), special=True),
     "batch_norm_length": Case("batch_norm", ((3, 6, 5), (6,), (6,), (6,), (6,))),
+    "long_mean": Case("mean", ((5, 9001),), {"dim": (1,)}),
+    "long_mean_middle": Case("mean", ((5, 9001, 3),), {"dim": (1,)}),
     "mul_gate": Case("mul", (ODD_IMAGE, (5, 3, 1, 1))),
 }
 

@@ -63,7 +63,7 @@ def prelude(variant: Variant, backend: str) -> str:
     lines.append("}  // namespace v")
     signature = ",\n                      ".join(launch_parameters(variant, backend))
     dims = ", ".join(f"int64_t {dim.name}" for dim in variant.dims) or "void"
-    success = "cudaError_t; 0 is success" if backend == "cuda" else "0 is success"
+    success = "a cudaError_t, 0 for success" if backend == "cuda" else "0 for success"
     lines += [
         f'extern "C" int launch({signature});  // returns {success}',
         f'extern "C" __attribute__((weak)) size_t workspace_bytes({dims});  // optional',

@@ -12,7 +12,9 @@ from kernelforge.cli.output import Output
 class Interrupt:
     """Turns the first SIGINT or SIGTERM into a flag for `should_stop`; the second one raises KeyboardInterrupt.
 
-    A context manager; restores the former handlers on exit. For the main thread only.
+    A context manager; restores the former handlers on exit. For the main thread only. For commands that go on where
+    they ended when they are given again: a killed one says so here, one that stopped cleanly when it has shown its
+    results.
     """
 
     def __init__(self, out: Output) -> None:
@@ -28,6 +30,8 @@ class Interrupt:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
+        if isinstance(error, KeyboardInterrupt):
+            self._out.resume()
 
     def should_stop(self) -> bool:
         """Whether someone asked to stop."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from kernelforge import __version__
 from kernelforge.cli.commands import capture as capture_command
 from kernelforge.cli.commands import cast, demo, doctor, eval, export, op, ops, run, version
 from kernelforge.cli.commands import forge as forge_command
-from kernelforge.cli.verb import EXIT_CODES
+from kernelforge.cli.verb import ARGUMENTS, EXIT_CODES
+
+
+class _Root(typer.core.TyperGroup):
+    """Keeps the command line as it was given: what is parsed no longer says which options were."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
 
 def _print_version(wanted: bool) -> None:
@@ -32,6 +41,7 @@ def make_app() -> typer.Typer:
     # Plain help: rich's takes three times as long to come up, and pipes badly.
     app = typer.Typer(
         name="kforge",
+        cls=_Root,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

@@ -26,6 +26,13 @@ class DeviceName(StrEnum):
     CUDA = "cuda"
 
 
+class BackendName(StrEnum):
+    """What kernels are written in."""
+
+    CPP = "cpp"
+    CUDA = "cuda"
+
+
 def _duration(text: str) -> float:
     try:
         return parse_duration(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,12 +25,14 @@ class Output:
         as_json: stdout gets exactly one JSON document. quiet: no progress and no hints.
         verbose: 0, 1 (log lines) or 2 (debug lines, and tracebacks of our own errors).
         color: False never prints an escape code; True leaves it to the terminal.
+        arguments: the command line as it was given, without the program's name.
     """
 
     as_json: bool = False
     quiet: bool = False
     verbose: int = 0
     color: bool = True
+    arguments: tuple[str, ...] = ()
 
     def console(self, *, stderr: bool) -> Console:
         """A rich console on stdout or stderr that obeys the colour rules."""
@@ -52,6 +55,13 @@ class Output:
             else:
                 sys.stdout.write(grid_text(grid) + "\n")
 
+    def show_text(self, document: Json, text: str) -> None:
+        """Print a result that is no table, as it is; the document under --json."""
+        if self.as_json:
+            self.show(document, ())
+        else:
+            sys.stdout.write(text)
+
     def width(self) -> int | None:
         """Columns of the terminal on stdout; None for a pipe or a file, where nothing need be cut."""
         console = self.console(stderr=False)
@@ -62,9 +72,13 @@ class Output:
         if not self.quiet:
             sys.stderr.write(text + "\n")
 
-    def next_step(self, command: str) -> None:
-        """The last line: what one would run next."""
-        self.note(f"next: {command}")
+    def next_step(self, *words: object) -> None:
+        """The last line: the command that one would run next, ready to be pasted into a shell."""
+        self.note(f"next: {shlex.join(['kforge', *map(str, words)])}")
+
+    def resume(self) -> None:
+        """The command that goes on where this one ended: the very same, with every option."""
+        self.note(f"resume: {shlex.join(['kforge', *self.arguments])}")
 
     def error(self, error: ForgeError) -> None:
         """An error of ours on stderr: what happened, then what to do."""

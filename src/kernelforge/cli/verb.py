@@ -17,6 +17,11 @@ from kernelforge.report.rows import DECISION_USE, OperatorRow
 from kernelforge.settings import load_settings
 
 TOO_SLOW = 8
+ARGUMENTS = "kernelforge.arguments"
+"""Where the root command keeps the command line in the context's `meta`."""
+
+OUT_OF_BUDGET = frozenset({"seconds", "trials"})
+"""The `search.types.StopReason`s after which the same command does more."""
 
 EXIT_CODES = """Exit codes:
   0    ok
@@ -46,13 +51,16 @@ _COMMON = (
 def verb(function: Callable[..., None]) -> Callable[..., None]:
     """Make a typer command of `function(out, ...)`: adds the output options and turns our errors into exit codes.
 
-    The signature that typer reads has `out` replaced by those four options.
+    The signature that typer reads has `out` replaced by those four options and the context.
     """
 
     @functools.wraps(function)
-    def command(*, as_json: bool, quiet: bool, verbose: int, no_color: bool, **values: object) -> None:
+    def command(
+        *, context: typer.Context, as_json: bool, quiet: bool, verbose: int, no_color: bool, **values: object
+    ) -> None:
         color = not (no_color or load_settings().no_color)
-        out = Output(as_json=as_json, quiet=quiet, verbose=verbose, color=color)
+        arguments = context.meta.get(ARGUMENTS, ())
+        out = Output(as_json=as_json, quiet=quiet, verbose=verbose, color=color, arguments=arguments)
         _configure_logging(verbose)
         try:
             function(out, **values)
@@ -68,6 +76,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
         for name, kind, default in _COMMON
     ]
+    common.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
     command.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*own, *common)}
     return command

@@ -65,14 +65,11 @@ def project_rows(project: Project, decisions: Mapping[str, str] | None = None) -
         decisions: those that were taken after the search, by variant id; they count before those that are stored.
     """
     passed, stored = decisions or {}, project.decisions()
-    rows = []
-    for choice in choose_winners(project):
-        variant_id = choice.record.variant.id
-        nodes = project.nodes(variant_id)
-        rows.append(
-            operator_row(choice, nodes, stored=stored.get(variant_id), override=passed.get(variant_id, ""))
-        )  # fmt: skip
-    return tuple(rows)
+    chosen = {choice.record.variant.id: choice for choice in choose_winners(project)}
+    return tuple(
+        operator_row(choice, project.nodes(key), stored=stored.get(key), override=passed.get(key, ""))
+        for key, choice in chosen.items()
+    )
 
 
 def variant_report(choice: Choice, nodes: Sequence[Node], stored: StoredDecision | None = None) -> VariantReport:

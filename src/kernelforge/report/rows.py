@@ -173,7 +173,7 @@ class VariantReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgeReport:
-    """What a search did. stopped: why it ended, for example "trials", "time", "exhausted" or "interrupted"."""
+    """What a search did. stopped: why it ended, a `search.types.StopReason`."""
 
     rows: tuple[OperatorRow, ...]
     trials: int

@@ -233,13 +233,12 @@ def trial_grid(trials: Sequence[TrialRow]) -> Grid:
 def _trial_record(trial: TrialRow, marks: bool) -> Record:
     outcome = Cell(trial.reason or trial.outcome, _OUTCOME_TONES.get(trial.outcome, ""))
     low, high = (trial.speedup.low, trial.speedup.high) if trial.speedup else (None, None)
+    median = trial.speedup.median if trial.speedup else None
     failed = trial.outcome != "accepted" and trial.detail
     return Record(
         (
             Cell(str(trial.number)), Cell(trial.node[:8], "dim"), outcome, Cell(format_us(trial.candidate_us)),
-            Cell(
-                _marked(trial.speedup.median if trial.speedup else None, disturbed=trial.disturbed, marks=marks)
-            ),
+            Cell(_marked(median, disturbed=trial.disturbed, marks=marks)),
             Cell(format_interval(low, high), "dim"), Cell(trial.notes or trial.generator),
         ),
         trial.detail.splitlines()[0] if failed else "",

@@ -88,21 +88,23 @@ def speedup_of(node: Node) -> float | None:
 
 
 def best_node(nodes: Iterable[Node]) -> Node | None:
-    """The fastest accepted node, or None if there is none.
+    """The first of `ranked_nodes`, or None if there is none."""
+    return next(iter(ranked_nodes(nodes)), None)
+
+
+def ranked_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The accepted nodes, the fastest first.
 
     Only standing nodes count (see `standing`), and only those audited as generated. Nodes whose whole interval is above
     1.0 come before those that may be no faster than eager; among equals the highest median wins, then the older.
     """
-    best, best_key = None, (False, 0.0)
+    keyed = []
     for node in standing(nodes):
         speedup = speedup_of(node)
-        if speedup is None:
-            continue
-        assert isinstance(node.outcome, Scored)
-        key = (node.outcome.measurement.speedup.low > 1.0, speedup)
-        if best is None or key > best_key:
-            best, best_key = node, key
-    return best
+        if speedup is not None:
+            assert isinstance(node.outcome, Scored)
+            keyed.append(((node.outcome.measurement.speedup.low > 1.0, speedup), node))
+    return tuple(node for _, node in sorted(keyed, key=lambda pair: pair[0], reverse=True))
 
 
 def parent_node(candidate_parent: str, nodes: Sequence[Node]) -> str:

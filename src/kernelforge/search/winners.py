@@ -9,7 +9,7 @@ from kernelforge.audit.types import AuditKind
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored, WorkerFailure
-from kernelforge.search.lineage import best_node, outcome_kind, standing
+from kernelforge.search.lineage import outcome_kind, ranked_nodes, standing
 from kernelforge.search.types import Node, NodeStore
 
 MIN_SPEEDUP_LOW = 1.02
@@ -23,11 +23,13 @@ class Choice:
     Attributes:
         node: the node to export, or None: the original operator stays.
         reason: why, in words for the operator table.
+        runners_up: what may be exported if the node fails its certificate, the faster first.
     """
 
     record: VariantRecord
     node: Node | None
     reason: str
+    runners_up: tuple[Node, ...] = ()
 
 
 def choose_winners(store: NodeStore, picks: Mapping[str, str] | None = None) -> tuple[Choice, ...]:
@@ -62,19 +64,26 @@ def choose_winner(record: VariantRecord, nodes: Sequence[Node], *, pick: str = "
         return Choice(record=record, node=None, reason=record.forgeable)
     if not nodes:
         return Choice(record=record, node=None, reason="not tried")
-    best = best_node(nodes)
-    if best is None:
+    ranked = ranked_nodes(nodes)
+    if not ranked:
         judged = [n for n in nodes if not isinstance(n.outcome, WorkerFailure)]
         if not judged:
             return Choice(record=record, node=None, reason="not judged: the machine was too busy; forge again")
         many = "1 trial" if len(judged) == 1 else f"{len(judged)} trials"
         return Choice(record=record, node=None, reason=f"no valid candidate in {many}")
-    assert isinstance(best.outcome, Scored)
-    speedup = best.outcome.measurement.speedup
-    if not speedup.low > MIN_SPEEDUP_LOW:
+    faster = tuple(n for n in ranked if isinstance(n.outcome, Scored) and _low(n.outcome) > MIN_SPEEDUP_LOW)
+    best = ranked[0]
+    if best not in faster:
+        assert isinstance(best.outcome, Scored)
+        speedup = best.outcome.measurement.speedup
         reason = f"not faster beyond noise: {speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
         return Choice(record=record, node=None, reason=reason)
-    return Choice(record=record, node=best, reason="fastest valid candidate")
+    others = tuple(n for n in faster if n is not best)
+    return Choice(record=record, node=best, reason="fastest valid candidate", runners_up=others)
+
+
+def _low(outcome: Scored) -> float:
+    return outcome.measurement.speedup.low
 
 
 def find_node(record: VariantRecord, nodes: Sequence[Node], name: str) -> Node:

@@ -52,4 +52,4 @@ def capture(
     for warning in report.warnings:
         out.note(f"warning: {warning}")
     out.show(report.to_json(), [capture_grid(report)])
-    out.next_step(f"kforge forge {project}")
+    out.next_step("forge", project)

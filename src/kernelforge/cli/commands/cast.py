@@ -26,7 +26,7 @@ def inspect(out: Output, package: PackageFile) -> None:
 
     report = forge.inspect_package(package)
     out.show(report.to_json(), package_grids(report))
-    out.next_step(f"kforge cast verify {package}")
+    out.next_step("cast", "verify", package)
 
 
 @verb
@@ -42,4 +42,4 @@ def verify(out: Output, package: PackageFile) -> None:
     out.show(report.to_json(), package_grids(report))
     if not report.valid:
         raise typer.Exit(INVALID)
-    out.next_step(f'in Python: kernelforge.load("{package}")')
+    out.note(f"next: in Python: kernelforge.load({str(package)!r})")

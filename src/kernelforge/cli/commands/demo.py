@@ -12,9 +12,6 @@ from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.verb import verb
 
-LEAST_SHARE = 0.001
-"""Of the captured time: below it a variant is not listed unless it was tried."""
-
 
 @verb
 def demo(
@@ -30,7 +27,7 @@ def demo(
     Makes a ResNet-50 and a small Qwen3-like decoder faster, and says by how much, whatever it is.
     """
     from kernelforge import forge
-    from kernelforge.report.tables import demo_line, operator_grid, whole_model_grid
+    from kernelforge.report.tables import LEAST_SHARE, demo_line, operator_grid, whole_model_grid
 
     with Progress(out) as progress:
         report = forge.demo(max_time_s=max_time, work_dir=work_dir, device=device, on_event=progress)
@@ -40,4 +37,4 @@ def demo(
     ]
     out.show(report.to_json(), [*tables, whole_model_grid(list(report.whole_model.values()))])
     out.note(demo_line(report.seconds, report.peak_rss_bytes))
-    out.next_step("kforge run YOUR_MODEL.py --max-time 3m -o model.cast")
+    out.next_step("run", "YOUR_MODEL.py", "--max-time", "3m", "-o", "model.cast")

@@ -23,4 +23,4 @@ def doctor(out: Output) -> None:
     out.show([line.to_json() for line in lines], [doctor_grid(lines)])
     if any(line.status == "fail" for line in lines):
         raise typer.Exit(EnvironmentMissing.exit_code)
-    out.next_step("kforge demo")
+    out.next_step("demo")

@@ -37,7 +37,7 @@ def evaluate(
     out.show(report.to_json(), [evaluation_grid(report)])
     if code := exit_code_of(report):
         raise typer.Exit(code)
-    out.next_step(f"kforge op show {variant} --project {folder}")
+    out.next_step("op", "show", variant, "--project", folder)
 
 
 def exit_code_of(report: EvalReport) -> int:

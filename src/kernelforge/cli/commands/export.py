@@ -40,7 +40,7 @@ def export(
     with Progress(out) as progress:
         report = forge.export_project(folder, output=target, picks=picks, on_event=progress)
     out.show(report.to_json(), [export_grid(report)])
-    out.next_step(f"kforge cast verify {target}" if report.entries else f"kforge forge {folder}")
+    out.next_step(*(("cast", "verify", target) if report.entries else ("forge", folder)))
 
 
 def parse_picks(texts: list[str]) -> dict[str, str]:

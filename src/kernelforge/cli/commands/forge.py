@@ -11,7 +11,7 @@ from kernelforge.cli.options import MaxTime, ProjectArgument, RequireSpeedup
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.projects import find_project
-from kernelforge.cli.verb import require_speedup_of, verb
+from kernelforge.cli.verb import OUT_OF_BUDGET, require_speedup_of, verb
 
 
 @verb
@@ -36,19 +36,19 @@ def forge(
     from kernelforge.search.types import Budget
 
     folder = find_project(project)
-    names = tuple(operators or ())
     with Interrupt(out) as interrupt, Progress(out) as progress:
         report = verbs.forge_project(
             folder,
-            operators=names,
+            operators=tuple(operators or ()),
             budget=Budget(trials=trials, seconds=max_time),
             on_event=progress,
             should_stop=interrupt.should_stop,
         )
     out.note(f"{report.trials} trials in {format_duration(report.seconds)}; ended by: {report.stopped}")
     out.show(report.to_json(), [operator_grid(report.rows, width=out.width())])
+    if interrupt.exit_code or report.stopped in OUT_OF_BUDGET:
+        out.resume()
     if interrupt.exit_code:
-        out.note(f"resume: {' '.join(['kforge forge', str(folder), *names])}")
         raise typer.Exit(interrupt.exit_code)
     require_speedup_of(report.rows, require_speedup)
-    out.next_step(f"kforge export {folder} -o {folder.stem}.cast")
+    out.next_step("export", folder, "-o", f"{folder.stem}.cast")

@@ -1,15 +1,36 @@
-"""`kforge op show VARIANT`: one variant with its sizes and trials."""
+"""`kforge op show VARIANT`: one variant with its sizes and trials, or what a candidate of it is compiled with."""
 
 from __future__ import annotations
 
-from kernelforge.cli.options import ProjectOption, VariantArgument
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelforge.cli.options import BackendName, ProjectOption, VariantArgument
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
 from kernelforge.cli.verb import verb
+from kernelforge.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.report.rows import VariantReport
 
 
 @verb
-def show(out: Output, variant: VariantArgument, project: ProjectOption = None) -> None:
+def show(
+    out: Output,
+    variant: VariantArgument,
+    project: ProjectOption = None,
+    *,
+    prelude: Annotated[
+        bool,
+        typer.Option("--prelude", help="Print only the C declarations that a candidate of it is compiled with."),
+    ] = False,
+    backend: Annotated[
+        BackendName | None, typer.Option(help="Of --prelude. Default: that of the project's device.")
+    ] = None,
+) -> None:
     """Show one variant: sizes and trials.
 
     Its call, the sizes that vary, and every trial. A unique prefix of its id is enough.
@@ -17,12 +38,27 @@ def show(out: Output, variant: VariantArgument, project: ProjectOption = None) -
     from kernelforge import forge
     from kernelforge.report.tables import dim_grid, trial_grid, variant_grid
 
+    if backend is not None and not prelude:
+        raise UsageError("--backend says which prelude to print", hint="add --prelude")
     folder = find_project(project)
     report = forge.show_variant(folder, variant)
+    if prelude:
+        _show_prelude(out, report, backend=backend or report.backend, folder=folder)
+        return
     grids = [variant_grid(report.row)]
     if report.dims:
         grids.append(dim_grid(report.dims))
     if report.trials:
         grids.append(trial_grid(report.trials))
     out.show(report.to_json(), grids)
-    out.next_step(f"kforge forge {folder} {report.row.label}")
+    out.next_step("forge", folder, report.row.label)
+
+
+def _show_prelude(out: Output, report: VariantReport, *, backend: str, folder: Path) -> None:
+    label, text = report.row.label, report.preludes.get(backend)
+    if text is None:
+        raise NotFound(f"no candidate can be made for {label}: {report.row.decision}")
+    out.show_text({"variant": report.row.variant, "backend": backend, "prelude": text}, text)
+    if backend == report.backend:
+        file = "kernel.cu" if backend == "cuda" else "kernel.cpp"
+        out.next_step("eval", file, "--variant", label, "--project", folder)

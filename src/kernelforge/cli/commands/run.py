@@ -21,7 +21,7 @@ from kernelforge.cli.options import (
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.projects import default_project
-from kernelforge.cli.verb import require_speedup_of, verb
+from kernelforge.cli.verb import OUT_OF_BUDGET, require_speedup_of, verb
 
 
 @verb
@@ -65,9 +65,9 @@ def run(
     if report.whole_model is not None:
         grids.append(whole_model_grid([report.whole_model]))
     out.show(report.to_json(), grids)
+    if interrupt.exit_code or report.stopped in OUT_OF_BUDGET:
+        out.resume()
     if interrupt.exit_code:
-        resumed = f" --project {report.project}" if report.project else ""
-        out.note(f"resume: kforge run {source} -o {target}{resumed}")
         raise typer.Exit(interrupt.exit_code)
     require_speedup_of(report.rows, require_speedup)
-    out.next_step(f"kforge cast inspect {report.package}" if report.package else f"kforge ops {report.project}")
+    out.next_step(*(("cast", "inspect", report.package) if report.package else ("ops", report.project)))

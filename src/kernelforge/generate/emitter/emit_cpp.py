@@ -13,8 +13,10 @@ from kernelforge.generate.emitter.signature import launch_head
 from kernelforge.generate.emitter.stages import Pass, keeps_loads, passes
 
 _TAKEN = ("row", "col", "rows", "length", "columns", "kept", "workspace", "tile", "tiles", "first", "last", "width",
-          "c", "item", "block", "chunk", "one_row", "one_block", "one_chunk")  # fmt: skip
+          "c", "item", "block", "chunk", "one_row", "one_block", "one_chunk", "begin", "end")  # fmt: skip
 _CHUNK = 2048  # points of a flat nest that a thread takes at a time
+_LONG = 8192  # a sum of more terms is added up in parts: in one chain of additions it would lose digits
+_PART = 256
 
 
 def emit_cpp(nest: Nest, schedule: Schedule, variant: Variant) -> str:
@@ -40,6 +42,8 @@ class _Emitter(NestWriter):
             )
         if not self.nest.outer and not self.program.reduced:
             constants.append(f"constexpr int64_t CHUNK = {_CHUNK};  // points that a thread takes at a time")
+        if any(map(self._in_parts, self._plan)):
+            constants.append(f"constexpr int64_t PART = {_PART};  // terms of a sum that are added up on their own")
         constants.append(
             f"constexpr int64_t GRAIN = {self.schedule.grain};  // points below which one thread does it all"
         )
@@ -119,7 +123,12 @@ class _Emitter(NestWriter):
         for reduce in step.reduces:
             zero = self.writer.zero_point(self.reduce_kind(reduce))
             lines.append(f"{self.program.compute} {self.writer.names[reduce]} = {zero};")
-        if roots:
+        if roots and self._in_parts(step):
+            part = [f"{self.program.compute} {self._part(r)} = {self._zero(r)};" for r in step.reduces]
+            part += self._loop(step, "end", start="begin", kept=kept, total="_part")
+            part += [self._combined(r) for r in step.reduces]
+            lines += self._parts(part)
+        elif roots:
             lines += self._loop(step, "length", kept=kept)
         for reduce in step.reduces:
             self.rows.known[reduce] = self.writer.names[reduce]
@@ -128,12 +137,32 @@ class _Emitter(NestWriter):
             lines += [*statements, write]
         return lines
 
+    def _in_parts(self, step: Pass) -> bool:
+        long = bound(self.nest.length, self.variant) > _LONG
+        return long and any(self.reduce_kind(r) == "sum" for r in step.reduces)
+
+    def _parts(self, body: list[str]) -> list[str]:
+        return [
+            "for (int64_t begin = 0; begin < length; begin += PART) {",
+            "  const int64_t end = std::min(begin + PART, length);", *("  " + line for line in body), "}",
+        ]  # fmt: skip
+
+    def _part(self, reduce: int) -> str:
+        return self.writer.names[reduce] + "_part"
+
+    def _zero(self, reduce: int) -> str:
+        return self.writer.zero_point(self.reduce_kind(reduce))
+
+    def _combined(self, reduce: int, suffix: str = "") -> str:
+        total, part = self.writer.names[reduce] + suffix, self._part(reduce) + suffix
+        return self.writer.combine(self.reduce_kind(reduce), total, part)
+
     def _loop(
         self, step: Pass, end: str, *, start: str = "0", kept: str = "", index: str = "col", total: str = "",
         clauses: bool = True,
     ) -> list[str]:  # fmt: skip
         """The loop of a pass over `index`; running reductions are variables, or arrays over it (`total`)."""
-        lines = [" ".join(["#pragma omp simd", *(self._clause(r) for r in step.reduces if clauses)])]
+        lines = [" ".join(["#pragma omp simd", *(self._clause(r, total) for r in step.reduces if clauses)])]
         lines.append(f"for (int64_t {index} = {start}; {index} < {end}; ++{index}) {{")
         reads = dict.fromkeys(step.reads, kept) if kept else {}
         roots = self.roots(step)
@@ -148,10 +177,10 @@ class _Emitter(NestWriter):
             body.append(f"{kept} = {self.rows.at_point[value]};")
         return [*lines, *("  " + line for line in body), "}"]
 
-    def _clause(self, reduce: int) -> str:
+    def _clause(self, reduce: int, suffix: str) -> str:
         kind = self.reduce_kind(reduce)
         symbol = {"sum": "+", "max": "max", "amax": "max", "amin": "min"}[kind]
-        return f"reduction({symbol} : {self.writer.names[reduce]})"
+        return f"reduction({symbol} : {self.writer.names[reduce]}{suffix})"
 
     def _accumulate(self, reduce: int, text: str, suffix: str) -> list[str]:
         kind = self.reduce_kind(reduce)
@@ -204,12 +233,15 @@ class _Emitter(NestWriter):
         roots = self.roots(step)
         lines = self._column_values(roots)
         for reduce in step.reduces:
-            name, zero = self.writer.names[reduce], self.writer.zero_point(self.reduce_kind(reduce))
-            lines += [
-                f"{self.program.compute} {name}[TILE];",
-                f"std::fill_n({name}, TILE, {self.program.compute}({zero}));",
-            ]
-        if roots:
+            lines += self._zeros(self.writer.names[reduce], reduce)
+        if roots and self._in_parts(step):
+            part = [line for r in step.reduces for line in self._zeros(self._part(r), r)]
+            loop = self._loop(step, "width", kept=kept, index="c", total="_part[c]", clauses=False)
+            part += ["for (int64_t col = begin; col < end; ++col) {", *("  " + line for line in loop), "}"]
+            sums = [self._combined(r, "[c]") for r in step.reduces]
+            part += ["for (int64_t c = 0; c < width; ++c) {", *("  " + line for line in sums), "}"]
+            lines += self._parts(part)
+        elif roots:
             loop = self._loop(step, "width", kept=kept, index="c", total="[c]", clauses=False)
             lines += ["for (int64_t col = 0; col < length; ++col) {", *("  " + line for line in loop), "}"]
         for reduce in step.reduces:
@@ -220,6 +252,10 @@ class _Emitter(NestWriter):
             body = [*statements, f"{self.place(store, '')} = {self._stored(store, text)};"]
             lines += ["for (int64_t c = 0; c < width; ++c) {", *("  " + line for line in body), "}"]
         return lines
+
+    def _zeros(self, name: str, reduce: int) -> list[str]:
+        kind = self.program.compute
+        return [f"{kind} {name}[TILE];", f"std::fill_n({name}, TILE, {kind}({self._zero(reduce)}));"]
 
     def _column_values(self, roots: list[int]) -> list[str]:
         """What is the same along the row: one number per column of the tile."""
