@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -301,3 +302,27 @@ def test_an_unhandled_argument_leaves_other_operators_alone(make: Make, x: torch
         torch.log_softmax(x, 1)
         x.exp()
     assert row(package).misses == {}
+
+
+def test_outputs_are_tensors_like_eagers(make: Make, x: torch.Tensor) -> None:
+    """However they were allocated: own memory, resizable, in eager's layout, an inference tensor in inference mode."""
+    package = make("softmax", "add")
+    with package.dispatch():
+        for _ in range(3):
+            out = torch.softmax(x, 1)
+            both = torch.add(x, x)
+    assert sum(r.hits for r in package.stats()) == 6
+    for made in (out, both):
+        want = torch.empty_like(x)
+        assert (made.stride(), made.dtype, made.device, made.layout) == (want.stride(), x.dtype, x.device, x.layout)
+        assert not made.requires_grad and made.is_leaf and not made.is_inference() and made._version == 0
+        assert made.untyped_storage().nbytes() == want.untyped_storage().nbytes()
+        assert made.data_ptr() % 64 == 0
+        made.resize_(64, 8)  # a borrowed storage would refuse
+        made.requires_grad_().mul(2.0).sum().backward()  # type: ignore[no-untyped-call]
+        assert made.grad is not None
+    with package.dispatch(), torch.inference_mode():
+        assert torch.softmax(x, 1).is_inference()
+    dead = weakref.ref(out)
+    del out, made
+    assert dead() is None

@@ -194,7 +194,7 @@ def _dispatch_overhead_us(settings: Settings) -> float:
     import torch
     from torch.compiler import is_dynamo_compiling
 
-    from kernelforge.native.extension import extension
+    from kernelforge.native.extension import dtype_number, extension
 
     tensor = torch.ones(16, 16)
     native = extension(settings)
@@ -205,6 +205,7 @@ def _dispatch_overhead_us(settings: Settings) -> float:
         plan = native.Plan(
             launch=native.NOTHING, order=(0,), like=0, prototype=None, allocate=None, scalars=(), counter=count,
             fail=None, device=-1, by_default_dtype=False, changes=-1, may_overlap=0,
+            shape=(), stride=(), dtype=dtype_number(torch.float32),
         )  # fmt: skip
         table.remember((tensor,), {}, plan, count, True)
         attempt = table.attempt

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from kernelforge.dispatch.plans import Hit, Miss
-from kernelforge.native.extension import extension
+from kernelforge.native.extension import dtype_number, extension
 from kernelforge.settings import Settings
 
 _MAX_PROTOTYPE_BYTES = 1 << 14
@@ -73,9 +73,12 @@ class NativeDispatch:
         partners = [i for pair in variant.aliases if changes in pair for i in pair if i != changes]
         like, shape, stride, dtype = hit.outputs[0] if hit.outputs else (changes, (), (), torch.float32)
         prototype = allocate = None
+        if self._module.makes_outputs and not hit.portable and changes < 0:
+            like = -1
         if like < 0:
             device = "cpu" if hit.device < 0 else torch.device("cuda", hit.device)
             allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
+        if allocate is not None and not self._module.makes_outputs:
             made = allocate()
             # Making one like another tensor costs half of giving sizes, but that tensor has to be kept.
             small = made.untyped_storage().nbytes() <= _MAX_PROTOTYPE_BYTES
@@ -86,7 +89,8 @@ class NativeDispatch:
                 launch=hit.address, order=hit.order, like=hit.order[like] if like >= 0 else -1, prototype=prototype,
                 allocate=allocate, scalars=hit.scalars, counter=hit.counter, fail=fail, device=hit.device,
                 by_default_dtype=not all(p.dtype.startswith(("float", "bfloat")) for p in variant.tensors),
-                changes=changes, may_overlap=sum(1 << i for i in set(partners)),
+                changes=changes, may_overlap=sum(1 << i for i in set(partners)), shape=shape, stride=stride,
+                dtype=dtype_number(dtype),
             )  # fmt: skip
         except ValueError:
             return None

@@ -10,7 +10,9 @@
  * answers UNKNOWN to all others.
  *
  * Tensors are read through the DLPack exchange API of torch, a stable C interface, so this file is compiled against
- * Python's and DLPack's headers alone and does not depend on a version of torch.
+ * Python's and DLPack's headers alone and does not depend on a version of torch. Outputs are made through torch's C shim
+ * for ahead-of-time compiled models where its symbols, and the one that wraps a tensor for Python, are found at run time;
+ * else by `torch.empty_like` and `torch.empty_strided`, which take twice as long.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -36,6 +38,11 @@ static struct {
   PyObject *is_inference, *inference_mode, *increment_version;
   PyObject *requires_grad, *current_level;      /* names of attributes */
   const DLPackExchangeAPI *exchange;
+  /* Null where this torch lacks one of them. */
+  int32_t (*empty_strided)(int64_t ndim, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type,
+                           int32_t device_index, void **tensor);
+  int32_t (*delete_tensor)(void *tensor);
+  PyObject *(*wrap)(const void *tensor);
 } torch;
 
 static PyObject *missed, *unknown;
@@ -50,6 +57,8 @@ typedef struct {
   int changes;                  /* the input that is changed in place and returned, or -1 */
   uint32_t may_overlap;         /* bit i: input i may share memory with that one */
   double scalars[MAX_SCALARS];
+  int64_t shape[MAX_TENSORS], stride[MAX_TENSORS]; /* of the output, without `like` */
+  int ndim, dtype;              /* dtype: torch's number of it */
   PyObject *prototype;          /* without `like`: the output is made like this tensor ... */
   PyObject *allocate;           /* ... or by this function */
   PyObject *counter;            /* list of one int */
@@ -66,17 +75,19 @@ static void plan_dealloc(Plan *self) {
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   static char *names[] = {"launch", "order", "like", "prototype", "allocate", "scalars", "counter", "fail", "device",
-                          "by_default_dtype", "changes", "may_overlap", NULL};
+                          "by_default_dtype", "changes", "may_overlap", "shape", "stride", "dtype", NULL};
   unsigned long long launch;
-  PyObject *order, *prototype, *allocate, *scalars, *counter, *fail;
-  int like, device, by_default_dtype, changes;
+  PyObject *order, *prototype, *allocate, *scalars, *counter, *fail, *shape, *stride;
+  int like, device, by_default_dtype, changes, dtype;
   unsigned int may_overlap;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!OipiI", names, &launch, &PyTuple_Type, &order, &like, &prototype,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!OipiIO!O!i", names, &launch, &PyTuple_Type, &order, &like, &prototype,
                                    &allocate, &PyTuple_Type, &scalars, &PyList_Type, &counter, &fail, &device,
-                                   &by_default_dtype, &changes, &may_overlap))
+                                   &by_default_dtype, &changes, &may_overlap, &PyTuple_Type, &shape, &PyTuple_Type, &stride,
+                                   &dtype))
     return NULL;
-  const Py_ssize_t inputs = PyTuple_GET_SIZE(order), count = PyTuple_GET_SIZE(scalars);
-  if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || PyList_GET_SIZE(counter) != 1) {
+  const Py_ssize_t inputs = PyTuple_GET_SIZE(order), count = PyTuple_GET_SIZE(scalars), ndim = PyTuple_GET_SIZE(shape);
+  if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || PyList_GET_SIZE(counter) != 1 || ndim > MAX_TENSORS ||
+      PyTuple_GET_SIZE(stride) != ndim) {
     PyErr_SetString(PyExc_ValueError, "more tensors or scalars than a plan holds");
     return NULL;
   }
@@ -87,6 +98,11 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
   self->like = like, self->on_cuda = device >= 0, self->device = device;
   self->by_default_dtype = by_default_dtype;
   self->changes = changes, self->may_overlap = may_overlap;
+  self->ndim = (int)ndim, self->dtype = dtype;
+  for (Py_ssize_t i = 0; i < ndim; ++i) {
+    self->shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, i));
+    self->stride[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(stride, i));
+  }
   for (Py_ssize_t i = 0; i < inputs; ++i) self->order[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(order, i));
   for (Py_ssize_t i = 0; i < count; ++i) self->scalars[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(scalars, i));
   self->prototype = prototype == Py_None ? NULL : Py_NewRef(prototype);
@@ -365,6 +381,17 @@ static int note_change(PyObject *tensor) {
 }
 
 static PyObject *allocate(const Plan *plan, const Call *call) {
+  const DLTensor *like = plan->like >= 0 ? &call->views[plan->like] : NULL;
+  void *tensor = NULL;
+  if (torch.empty_strided && plan->dtype >= 0 &&
+      !torch.empty_strided(like ? like->ndim : plan->ndim, like ? like->shape : plan->shape,
+                           like ? like->strides : plan->stride, plan->dtype, plan->on_cuda, plan->on_cuda ? plan->device : -1,
+                           &tensor)) {
+    PyObject *output = torch.wrap(tensor);
+    torch.delete_tensor(tensor);
+    return output;
+  }
+  /* torch's own way, which also raises the right exception when memory is short. */
   if (plan->allocate) return PyObject_CallNoArgs(plan->allocate);
   return PyObject_CallOneArg(torch.empty_like, plan->prototype ? plan->prototype : call->tensors[plan->like]);
 }
@@ -629,14 +656,22 @@ static PyTypeObject LedgerType = {
 static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
   static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "grad_enabled", "autocast",
                           "default_dtype", "float32", "is_neg", "empty_like", "is_inference",
-                          "inference_mode", "increment_version", "forward_ad", "exchange", NULL};
+                          "inference_mode", "increment_version", "forward_ad", "exchange",
+                          "empty_strided", "delete_tensor", "wrap", NULL};
   PyObject *capsule;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOO!O", names, &torch.tensor, &torch.parameter,
+  unsigned long long empty_strided, delete_tensor, wrap;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
                                    &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
                                    &torch.none_of, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
                                    &torch.empty_like, &torch.is_inference, &torch.inference_mode,
-                                   &torch.increment_version, &PyDict_Type, &torch.forward_ad, &capsule))
+                                   &torch.increment_version, &PyDict_Type, &torch.forward_ad, &capsule, &empty_strided,
+                                   &delete_tensor, &wrap))
     return NULL;
+  if (empty_strided && delete_tensor && wrap) {
+    *(void **)&torch.empty_strided = (void *)(uintptr_t)empty_strided;
+    *(void **)&torch.delete_tensor = (void *)(uintptr_t)delete_tensor;
+    *(void **)&torch.wrap = (void *)(uintptr_t)wrap;
+  }
   torch.exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   if (!torch.exchange) return NULL;
   if (torch.exchange->header.version.major != DLPACK_MAJOR_VERSION || !torch.exchange->dltensor_from_py_object_no_sync ||
@@ -650,7 +685,7 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
                       torch.autocast, torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.is_inference, torch.inference_mode,
                       torch.increment_version, torch.forward_ad};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) Py_INCREF(kept[i]); /* for the life of the process */
-  Py_RETURN_NONE;
+  return PyBool_FromLong(torch.empty_strided != NULL);
 }
 
 /* A kernel that does nothing, to time what surrounds one. */
@@ -661,7 +696,7 @@ static int launch_nothing(void *self, const TVMFFIAny *args, int32_t count, TVMF
 }
 
 static PyMethodDef functions[] = {
-  {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS, "what of torch is asked in every call"},
+  {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS, "what of torch is asked in every call; whether outputs are made through its C shim"},
   {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "kforge_call_table", .m_size = -1, .m_methods = functions};

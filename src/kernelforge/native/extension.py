@@ -7,6 +7,7 @@ microseconds more per call.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import logging
 import sys
@@ -82,7 +83,7 @@ def _imported(path: Path) -> Any:
     assert spec is not None
     module: Any = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    module.configure(
+    module.makes_outputs = module.configure(
         tensor=torch.Tensor, parameter=torch.nn.Parameter,
         constants=frozenset({str, torch.dtype, torch.memory_format, torch.layout}),
         sequences=frozenset({tuple, list, torch.Size}),
@@ -95,5 +96,32 @@ def _imported(path: Path) -> Any:
         empty_like=torch.empty_like, is_inference=torch.Tensor.is_inference,
         inference_mode=torch.is_inference_mode_enabled, increment_version=torch._C._increment_version,
         forward_ad=vars(forward_ad), exchange=vars(torch.Tensor)["__dlpack_c_exchange_api__"],
+        empty_strided=_symbol("libtorch_cpu.so", "aoti_torch_empty_strided"),
+        delete_tensor=_symbol("libtorch_cpu.so", "aoti_torch_delete_tensor_object"),
+        wrap=_symbol("libtorch_python.so", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
     )  # fmt: skip
     return module
+
+
+def dtype_number(dtype: torch.dtype) -> int:
+    """torch's number of a dtype in its C shim."""
+    name = str(dtype).removeprefix("torch.")
+    try:
+        function = _library("libtorch_cpu.so")[f"aoti_torch_dtype_{name}"]
+    except (OSError, AttributeError):
+        return -1
+    function.restype = ctypes.c_int32
+    return int(function())
+
+
+def _symbol(library: str, name: str) -> int:
+    """The address of a function of torch; 0 if this torch has none of that name and signature."""
+    try:
+        return ctypes.cast(_library(library)[name], ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
+
+
+@cache
+def _library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
