@@ -197,3 +197,16 @@ def test_a_fault_of_the_harness_is_not_charged(
     source = RELU.replace("float* out", "int64_t* out")
     assert isinstance(evaluate(record, source), WorkerFailure)
     assert isinstance(evaluate(relu_record, RELU + "// after\n"), Scored)
+
+
+def test_a_bug_of_the_judge_is_no_verdict_and_no_end(
+    evaluate: Evaluate, relu_record: VariantRecord, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(Judge, "_judge", broken)
+    outcome = evaluate(relu_record, RELU)
+    assert isinstance(outcome, WorkerFailure)
+    assert "a fault of the judge itself: KeyError" in outcome.detail
+    assert "Traceback" in caplog.text

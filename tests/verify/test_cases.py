@@ -158,6 +158,19 @@ def test_the_set_rejects_kernels_that_do_not_compute(tmp_path: Path, variant: Va
     assert {"zeros", "the mean", "half of the work", "the next lower precision"} <= set(power.rejected_by)
 
 
+def test_a_truth_beyond_the_range_of_the_output_has_its_nulls_too() -> None:
+    """exp(100) is a number in float64 and infinite in float32: its mean as a null output once ended a whole search."""
+    pattern = fixed(4, 8)
+    variant = Variant(
+        operator="exp", arguments=(("input", TensorRef(0)), ("inplace", False)), tensors=(pattern,), outputs=(pattern,)
+    )
+    plan = CasePlan(choice=SizeChoice(dims={}, scalars={}, why="fixed"), distribution="normal")
+    case = Case(plan=plan, inputs=(torch.full((4, 8), 100.0),), outputs=(pattern.spec({}, "cpu"),))
+    prepared = prepare(variant, case, InProcess())
+    assert prepared is not None
+    assert "the mean" in power_of(variant, [prepared]).rejected_by
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_eager_passes_its_own_gate(tmp_path: Path, dtype: str) -> None:
     """Over every distribution, with eager in another thread split and memory layout than the one that was measured."""

@@ -26,7 +26,7 @@ from kernelforge.benchmark.types import Measurement
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
-from kernelforge.errors import DeviceBusy, EnvironmentMissing, HarnessError, ProjectError
+from kernelforge.errors import DeviceBusy, EnvironmentMissing, ForgeError, HarnessError, ProjectError
 from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
 from kernelforge.evaluate.workbench import Bench, Workbench
 from kernelforge.executors.types import Limits
@@ -127,8 +127,8 @@ class Judge:
         try:
             with single_threaded():
                 return self._certify(artifact, record, examples, calls)
-        except (HarnessError, DeviceBusy, ProjectError) as error:
-            return self._failure(error)
+        except Exception as error:  # noqa: BLE001 - sorted there
+            return self._fault(error, record)
 
     def _certify(self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, calls: int) -> Verdict:
         cases = self._workbench.certificate(record, examples)
@@ -153,8 +153,8 @@ class Judge:
             return label
         try:
             return self._judge(artifact, label, record, examples)
-        except (HarnessError, DeviceBusy, ProjectError) as error:
-            return self._failure(error)
+        except Exception as error:  # noqa: BLE001 - sorted there
+            return self._fault(error, record)
 
     def _judge(self, artifact: Artifact, label: AuditLabel, record: VariantRecord, examples: ExampleStore) -> Outcome:
         bench = self._workbench.bench(record, examples)
@@ -191,6 +191,19 @@ class Judge:
         return RunnerSession(
             artifact.path, device=self._device, limits=self._limits, threads=self._threads, settings=self._settings
         )
+
+    def _fault(self, error: Exception, record: VariantRecord) -> WorkerFailure:
+        """What could not be judged, as an outcome: one variant must not end the search of all.
+
+        Raises:
+            ForgeError: nothing can be judged here, whatever the variant.
+        """
+        if isinstance(error, HarnessError | DeviceBusy | ProjectError):
+            return self._failure(error)
+        if isinstance(error, ForgeError):
+            raise error
+        logger.error("a fault of the judge itself, on %s", record.variant.label, exc_info=error)
+        return self._failure(HarnessError(f"a fault of the judge itself: {type(error).__name__}: {error}"))
 
     def _failure(self, error: Exception) -> WorkerFailure:
         """Note a fault of our own and start the next judgement with a fresh worker."""

@@ -67,7 +67,12 @@ def _nulls(variant: Variant, prepared: PreparedCase, cases: Sequence[PreparedCas
 def _mean(expected: Expected) -> Tensor:
     finite = expected.truth.double()[expected.truth.double().isfinite()]
     mean = float(finite.mean()) if finite.numel() else 0.0
-    return torch.full_like(expected.eager, mean if expected.eager.is_floating_point() else int(mean))
+    dtype = expected.eager.dtype
+    if not dtype.is_floating_point:
+        return torch.full_like(expected.eager, int(mean))
+    # The truth is wider than the output and may be beyond its range.
+    largest = torch.finfo(dtype).max
+    return torch.full_like(expected.eager, min(max(mean, -largest), largest))
 
 
 def _half(expected: Expected) -> Tensor:
