@@ -16,7 +16,7 @@ from benchmarks.harness import write_record
 from benchmarks.main_job import jobs
 from kernelforge.capture.recorder import record
 
-PAIRS = 5
+PAIRS = 15
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:

@@ -19,7 +19,7 @@ _MODULES = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 _FUNCTIONS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
 UNREACHABLE = "not reachable at run time"
 
-WATCHED_MODULES = 400
+WATCHED_MODULES = 250
 """So many module calls are watched; a long generation repeats itself, and names cost as much as the calls do."""
 
 
