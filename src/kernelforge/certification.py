@@ -1,7 +1,13 @@
 """Times each entry of a package against eager through the real dispatch path, in this process.
 
 Only binaries that the judge accepted come here. Both sides are called from Python exactly as a model calls them: the
-operator's function, once with the package dispatched and once without, alternating in ABBA order.
+operator's function, once with the package dispatched and once without, alternating in ABBA order. This is also the
+held-out timing: nothing that the search measured enters it.
+
+Two regimes are timed. *Repeated*: the same call again and again, its inputs in the nearest cache that holds them. *In
+flow*, for tensors that are large enough for it to matter: before each call a producer writes the first input, and the
+time ends when a consumer has read the output, as in a model. A kernel that streams its output past the caches may win
+the first and lose the second. Where calls are timed in flow, that decides; a loss in the other regime decides as well.
 """
 
 from __future__ import annotations
@@ -11,10 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kernelforge.benchmark.protocol import representative_points
-from kernelforge.benchmark.statistics import Pairs, paired_interval, variant_interval
+from kernelforge.benchmark.statistics import Pairs, median, paired_interval, variant_interval
 from kernelforge.benchmark.types import Interval
 from kernelforge.cards.bind import to_bound
 from kernelforge.cards.examples import ExampleStore
@@ -26,30 +32,69 @@ from kernelforge.settings import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
+Samples: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
+"""Of eager and of the dispatched calls, microseconds per call; i-th with i-th a pair."""
+
 BLOCK_S = 0.004
 """One sample is a block of calls at least this long: longer than the clock's and the scheduler's grain."""
+
+FLOW_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
+"""From how many bytes of the largest tensor on calls are timed in flow: below, all is in the nearest caches anyway, and
+the producer and the consumer would take most of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchedPoint:
-    """Paired samples at one size point, microseconds per call, i-th with i-th a pair. calls: what it stands for."""
+    """Paired samples at one size point, microseconds per call, i-th with i-th a pair.
+
+    Attributes:
+        calls: what the point stands for.
+        eager_us, dispatched_us: of repeated calls.
+        flow_eager_us, flow_dispatched_us: of calls in flow, with their consumer; empty where that was not timed.
+    """
 
     dims: Mapping[str, int]
     calls: int
     eager_us: tuple[float, ...]
     dispatched_us: tuple[float, ...]
+    flow_eager_us: tuple[float, ...] = ()
+    flow_dispatched_us: tuple[float, ...] = ()
 
     @property
     def speedup(self) -> Interval:
+        """That of the regime which decides."""
+        return _deciding(self.repeated, self.in_flow)
+
+    @property
+    def repeated(self) -> Interval:
         return paired_interval(self.eager_us, self.dispatched_us)
+
+    @property
+    def in_flow(self) -> Interval | None:
+        """None where it was not timed."""
+        return paired_interval(self.flow_eager_us, self.flow_dispatched_us) if self.flow_eager_us else None
+
+    def pairs(self, *, flow: bool) -> Pairs:
+        """The samples in flow if there are any and they are wanted, else those of repeated calls."""
+        if flow and self.flow_eager_us:
+            return Pairs(calls=self.calls, eager_us=self.flow_eager_us, candidate_us=self.flow_dispatched_us)
+        return Pairs(calls=self.calls, eager_us=self.eager_us, candidate_us=self.dispatched_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTiming:
-    """What calls through dispatch cost: of the whole variant, weighted by calls, and per size point."""
+    """What calls through dispatch cost, per size point."""
 
-    interval: Interval
     points: tuple[DispatchedPoint, ...]
+
+    @property
+    def interval(self) -> Interval:
+        """Of the whole variant, weighted by calls, in the regime which decides."""
+        repeated, _, _ = variant_interval([p.pairs(flow=False) for p in self.points])
+        if not any(p.flow_eager_us for p in self.points):
+            return repeated
+        in_flow, _, _ = variant_interval([p.pairs(flow=True) for p in self.points])
+        return _deciding(repeated, in_flow)
 
     def wins_from(self, variant: Variant, threshold: float) -> int | None:
         """From how many elements of the largest tensor on every timed point beats the threshold beyond the noise.
@@ -72,10 +117,17 @@ class DispatchTiming:
                     "calls": p.calls,
                     "eager_us": list(p.eager_us),
                     "dispatched_us": list(p.dispatched_us),
+                    "flow_eager_us": list(p.flow_eager_us),
+                    "flow_dispatched_us": list(p.flow_dispatched_us),
                 }
                 for p in self.points
             ],
         }
+
+
+def _deciding(repeated: Interval, in_flow: Interval | None) -> Interval:
+    """Calls in flow are what a model makes; but what surely loses when it is repeated does not win."""
+    return repeated if in_flow is None or repeated.high < 1.0 else in_flow
 
 
 def time_through_dispatch(
@@ -97,16 +149,13 @@ def time_through_dispatch(
         for point, calls, share in representative_points(record):
             # Every point gets a fair part of the time: a decision for its sizes may depend on it alone.
             seconds = budget_s * max(share, 0.25)
-            eager, fast = _time_point(loaded, record, point, examples, seconds)
-            points.append(DispatchedPoint(dims=point.dims, calls=calls, eager_us=eager, dispatched_us=fast))
-        pairs = [Pairs(calls=p.calls, eager_us=p.eager_us, candidate_us=p.dispatched_us) for p in points]
-        interval, _, _ = variant_interval(pairs)
-        yield DispatchTiming(interval=interval, points=tuple(points))
+            points.append(_time_point(loaded, record, point, examples, calls=calls, budget_s=seconds))
+        yield DispatchTiming(points=tuple(points))
 
 
 def _time_point(
-    loaded: Any, record: VariantRecord, point: SizePoint, examples: ExampleStore, budget_s: float
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    loaded: Any, record: VariantRecord, point: SizePoint, examples: ExampleStore, *, calls: int, budget_s: float
+) -> DispatchedPoint:
     import torch
 
     operator = get_operator(record.variant.operator)
@@ -123,21 +172,34 @@ def _time_point(
         synchronize()
         return (time.perf_counter() - started) / calls * 1e6
 
-    eager_us: list[float] = []
-    fast_us: list[float] = []
     with torch.inference_mode():
-        calls = _calls_per_block(block, loaded)
-        deadline = time.perf_counter() + budget_s
-        while len(eager_us) < 12 or (time.perf_counter() < deadline and len(eager_us) < 60):
-            first_eager = len(eager_us) % 2 == 0
-            if first_eager:
-                eager_us.append(block(calls))
-            with loaded.dispatch():
-                block(1)  # the switch itself is not part of a call
-                fast_us.append(block(calls))
-            if not first_eager:
-                eager_us.append(block(calls))
-    return tuple(eager_us), tuple(fast_us)
+        eager_us, dispatched_us = _alternate(loaded, block, budget_s)
+        flow = _flow_block(lambda: operator.call(bound), tensors)
+        flow_us: Samples = ((), ())
+        if flow is not None:
+            flow_us = _alternate(loaded, flow, budget_s)
+    return DispatchedPoint(
+        dims=point.dims, calls=calls, eager_us=eager_us, dispatched_us=dispatched_us,
+        flow_eager_us=flow_us[0], flow_dispatched_us=flow_us[1],
+    )  # fmt: skip
+
+
+def _alternate(loaded: Any, block: Callable[[int], float], budget_s: float) -> Samples:
+    """Blocks without and with the package in ABBA order, until the time is up; microseconds per call of each."""
+    eager_us: list[float] = []
+    dispatched_us: list[float] = []
+    calls = _calls_per_block(block, loaded)
+    deadline = time.perf_counter() + budget_s
+    while len(eager_us) < 12 or (time.perf_counter() < deadline and len(eager_us) < 60):
+        first_eager = len(eager_us) % 2 == 0
+        if first_eager:
+            eager_us.append(block(calls))
+        with loaded.dispatch():
+            block(1)  # the switch itself is not part of a call
+            dispatched_us.append(block(calls))
+        if not first_eager:
+            eager_us.append(block(calls))
+    return tuple(eager_us), tuple(dispatched_us)
 
 
 def _calls_per_block(block: Callable[[int], float], loaded: Any) -> int:
@@ -146,6 +208,79 @@ def _calls_per_block(block: Callable[[int], float], loaded: Any) -> int:
         block(1)
         fastest_us = block(3)
     return max(1, min(2000, int(BLOCK_S * 1e6 / max(fastest_us, 0.5))))
+
+
+def _flow_block(call: Callable[[], Any], tensors: Sequence[Tensor]) -> Callable[[int], float] | None:
+    """A block of calls in flow: the median of call and consumer, microseconds. None where that makes no sense."""
+    import torch
+
+    first = tensors[0]
+    largest = max(t.numel() * t.element_size() for t in tensors)
+    repeats = any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride(), strict=True))
+    if largest < FLOW_BYTES[first.device.type] or repeats:
+        return None
+    source = first.clone()
+    # Operators of torch's own tables are never replaced.
+    produce, consume = torch.ops.aten.copy_.default, torch.ops.aten.sum.default
+    clock = _DeviceClock() if first.is_cuda else _HostClock()
+
+    def block(calls: int) -> float:
+        for _ in range(calls):
+            produce(first, source)
+            clock.start()
+            result = call()
+            consume(result if isinstance(result, torch.Tensor) else result[0])
+            clock.stop()
+        return median(clock.times_us())
+
+    return block
+
+
+class _HostClock:
+    """Intervals by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._started = 0.0
+
+    def start(self) -> None:
+        self._started = time.perf_counter()
+
+    def stop(self) -> None:
+        self._times.append((time.perf_counter() - self._started) * 1e6)
+
+    def times_us(self) -> list[float]:
+        """The intervals since the last time that this was asked."""
+        times, self._times = self._times, []
+        return times
+
+
+class _DeviceClock:
+    """Intervals by events on the current CUDA stream."""
+
+    def __init__(self) -> None:
+        self._events: list[Any] = []
+
+    def start(self) -> None:
+        self._record()
+
+    def stop(self) -> None:
+        self._record()
+
+    def times_us(self) -> list[float]:
+        """The intervals since the last time that this was asked; waits for the device."""
+        import torch
+
+        torch.cuda.synchronize()
+        events, self._events = self._events, []
+        return [1e3 * a.elapsed_time(b) for a, b in zip(events[::2], events[1::2], strict=True)]
+
+    def _record(self) -> None:
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._events.append(event)
 
 
 def _inputs(record: VariantRecord, point: SizePoint, examples: ExampleStore) -> list[Tensor]:
