@@ -304,6 +304,28 @@ def test_an_unhandled_argument_leaves_other_operators_alone(make: Make, x: torch
     assert row(package).misses == {}
 
 
+class Unhashable(type):
+    """Its classes cannot be looked up in a set."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+
+class Odd(metaclass=Unhashable):
+    pass
+
+
+def test_an_argument_of_any_type_gets_eagers_own_error(make: Make, x: torch.Tensor) -> None:
+    with make("softmax").dispatch():
+        torch.softmax(x, 1)
+        for odd in (Odd(), [1, [2, [3, [4, [5]]]]], 10**30, range(3), {"a": 1}):
+            with pytest.raises((TypeError, RuntimeError, IndexError, ValueError)):
+                torch.softmax(x, odd)  # type: ignore[call-overload]
+        torch.softmax(x, 1)
+
+
 def test_outputs_are_tensors_like_eagers(make: Make, x: torch.Tensor) -> None:
     """However they were allocated: own memory, resizable, in eager's layout, an inference tensor in inference mode."""
     package = make("softmax", "add")

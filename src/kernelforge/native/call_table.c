@@ -194,13 +194,14 @@ static int push_value(Call *call, PyObject *value, int depth) {
 /* Whether the call could be put into words; if not, no exception is set. */
 static int read_call(Call *call, PyObject *args, PyObject *kwargs) {
   call->count = call->rest_count = call->held_count = call->tensor_count = 0;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i)
-    if (!push_value(call, PyTuple_GET_ITEM(args, i), 0)) return 0;
+  int done = 1;
+  for (Py_ssize_t i = 0; done && i < PyTuple_GET_SIZE(args); ++i) done = push_value(call, PyTuple_GET_ITEM(args, i), 0);
   Py_ssize_t position = 0;
   PyObject *name, *value;
-  while (PyDict_Next(kwargs, &position, &name, &value))
-    if (!push_object(call, KEYWORD, name) || !push_value(call, value, 0)) return 0;
-  return 1;
+  while (done && PyDict_Next(kwargs, &position, &name, &value))
+    done = push_object(call, KEYWORD, name) && push_value(call, value, 0);
+  if (!done) PyErr_Clear(); /* a type that cannot be hashed, say */
+  return done;
 }
 
 /* ---- Table ---- */
