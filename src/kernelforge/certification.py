@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -172,7 +173,7 @@ def _time_point(
         synchronize()
         return (time.perf_counter() - started) / calls * 1e6
 
-    with torch.inference_mode():
+    with torch.inference_mode(), _autocast(record.variant):
         eager_us, dispatched_us = _alternate(loaded, block, budget_s)
         flow = _flow_block(lambda: operator.call(bound), tensors)
         flow_us: Samples = ((), ())
@@ -182,6 +183,15 @@ def _time_point(
         dims=point.dims, calls=calls, eager_us=eager_us, dispatched_us=dispatched_us,
         flow_eager_us=flow_us[0], flow_dispatched_us=flow_us[1],
     )  # fmt: skip
+
+
+def _autocast(variant: Variant) -> AbstractContextManager[object]:
+    """The state under which the variant's calls were captured."""
+    import torch
+
+    if not variant.autocast:
+        return nullcontext()
+    return torch.autocast(variant.device, dtype=getattr(torch, variant.autocast), cache_enabled=False)
 
 
 def _alternate(loaded: Any, block: Callable[[int], float], budget_s: float) -> Samples:

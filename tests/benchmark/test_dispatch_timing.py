@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from kernelforge import certification
+from kernelforge.capture.types import TensorRef
+from kernelforge.cards.examples import ExampleStore
+from kernelforge.cards.types import Extent, SizePoint, TensorPattern, Variant, VariantRecord
 from kernelforge.certification import FLOW_BYTES, DispatchedPoint, DispatchTiming, _flow_block
 
 
@@ -71,3 +78,26 @@ def test_small_and_overlapping_inputs_are_not_timed_in_flow() -> None:
     assert _flow_block(noted(events, small), [small]) is None
     assert _flow_block(noted(events, wide), [wide]) is None
     assert events == []
+
+
+def test_calls_captured_under_autocast_are_timed_under_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[object] = set()
+
+    def call(bound: object) -> torch.Tensor:
+        seen.add(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None)
+        return torch.ones(1)
+
+    pattern = TensorPattern(shape=(Extent(8),), stride=(Extent(1),), dtype="float32")
+    variant = Variant(
+        operator="relu", arguments=(("input", TensorRef(0)), ("inplace", False)), tensors=(pattern,),
+        outputs=(pattern,), autocast="bfloat16",
+    )  # fmt: skip
+    record = VariantRecord(
+        variant=variant, points=(SizePoint(dims={}, scalars={}, calls=1, eager_us=1.0),), share=1.0
+    )  # fmt: skip
+    monkeypatch.setattr(certification, "get_operator", lambda name: SimpleNamespace(call=call))
+    package = SimpleNamespace(dispatch=nullcontext)
+    certification._time_point(
+        package, record, record.points[0], ExampleStore(Path("nowhere")), calls=1, budget_s=0.01
+    )  # fmt: skip
+    assert seen == {torch.bfloat16}

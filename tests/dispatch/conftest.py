@@ -112,10 +112,13 @@ extern "C" int launch(const float* input, int64_t n0, float* out, void* workspac
 """
 LOG_UNALIGNED = replace(LOG, tensors=(rows_of_8(4),))
 
+SOFTMAX_CAST = replace(SOFTMAX, autocast="bfloat16")
+
 KERNELS = {
     "softmax": (SOFTMAX, SOFTMAX_SOURCE), "relu_": (RELU_, RELU_SOURCE), "add": (ADD, ADD_SOURCE),
     "add_": (ADD_, ADD_INPLACE_SOURCE), "mul": (MUL, MUL_SOURCE), "exp": (FAILING, FAILING_SOURCE),
-    "log": (LOG, LOG_SOURCE), "log_unaligned": (LOG_UNALIGNED, LOG_SOURCE),
+    "log": (LOG, LOG_SOURCE), "softmax_cast": (SOFTMAX_CAST, SOFTMAX_SOURCE),
+    "log_unaligned": (LOG_UNALIGNED, LOG_SOURCE),
 }  # fmt: skip
 
 
@@ -179,8 +182,9 @@ def write(entries: Mapping[str, Entry], tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def make(write: Callable[..., Path], settings: Settings) -> Callable[..., LoadedPackage]:
-    """Load a fresh package of the kernels with these names; of all of them by default."""
-    return lambda *names: load(write(*(names or KERNELS)), settings=settings)
+    """Load a fresh package of the kernels with these names; by default of all that want no autocast."""
+    plain = [name for name in KERNELS if name != "softmax_cast"]
+    return lambda *names: load(write(*(names or plain)), settings=settings)
 
 
 @pytest.fixture

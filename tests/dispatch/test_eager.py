@@ -171,6 +171,22 @@ def test_autocast_modes_and_transforms_get_eager(make: Make, x: torch.Tensor) ->
     assert misses["functorch"] >= 1
 
 
+def test_a_variant_of_autocast_serves_under_that_autocast_only(make: Make, x: torch.Tensor) -> None:
+    package = make("softmax_cast")
+    want = torch.softmax(x, 1)
+    with package.dispatch():
+        for _ in range(3):
+            assert torch.equal(torch.softmax(x, 1), want)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                torch.testing.assert_close(torch.softmax(x, 1), want + MARK)
+                with torch.autocast("cpu", enabled=False):
+                    assert torch.equal(torch.softmax(x, 1), want)
+            with torch.autocast("cpu", dtype=torch.float16):
+                assert torch.equal(torch.softmax(x, 1), want)
+    assert row(package).hits == 3
+    assert row(package).misses == {"autocast": 9}
+
+
 def test_a_default_device_is_no_obstacle(make: Make, x: torch.Tensor) -> None:
     package = make("softmax")
     with package.dispatch(), torch.device("cpu"):
@@ -322,7 +338,7 @@ def test_an_argument_of_any_type_gets_eagers_own_error(make: Make, x: torch.Tens
         torch.softmax(x, 1)
         for odd in (Odd(), [1, [2, [3, [4, [5]]]]], 10**30, range(3), {"a": 1}):
             with pytest.raises((TypeError, RuntimeError, IndexError, ValueError)):
-                torch.softmax(x, odd)  # type: ignore[call-overload]
+                torch.softmax(x, odd)  # type: ignore[arg-type]
         torch.softmax(x, 1)
 
 

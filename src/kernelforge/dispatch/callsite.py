@@ -22,9 +22,10 @@ from kernelforge.capture.types import alignment_of
 from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
 from kernelforge.dispatch.patches import Function, Origin, origin_at
 from kernelforge.dispatch.plans import Hit, Miss, hit_plan
-from kernelforge.dispatch.state import autocast_state, call_problem, foreign_modes, freeze, is_plain
+from kernelforge.dispatch.state import call_problem, foreign_modes, freeze, is_plain
 from kernelforge.dispatch.tables import Tables
 from kernelforge.errors import ForgeError
+from kernelforge.native.extension import autocast_state
 from kernelforge.operators import Entry as CallForm
 from kernelforge.operators import Operator
 
@@ -62,8 +63,7 @@ class CallSite:
         self._decided: dict[Key, Hit | Miss] = {}
         self._table = tables.native.table() if tables.native is not None else None
         if self._table is not None:
-            # Autocast is no part of the table's signatures.
-            self._table.active = not self._by_autocast
+            self._table.active, self._table.by_autocast = True, self._by_autocast
 
     def close(self) -> None:
         """Make the wrapper a pass-through until it is opened again."""
@@ -85,7 +85,7 @@ class CallSite:
             self._plans.update(self._decided)
             self.origin.active = True
             if self._table is not None:
-                self._table.active = not self._by_autocast
+                self._table.active = True
 
     def wrapper(self) -> Function:
         """The function that takes the attribute's place. One long function: every call of torch pays for each step."""

@@ -19,6 +19,7 @@ class CallTable(Protocol):
     """What call_table.c's `Table` offers."""
 
     active: bool
+    by_autocast: bool
 
     def attempt(self, args: tuple[object, ...], kwargs: Mapping[str, object], /) -> object: ...
 

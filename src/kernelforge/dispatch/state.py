@@ -40,11 +40,6 @@ def foreign_modes() -> bool:
     return any(type(torch._C._get_function_stack_at(i)) is not DeviceContext for i in range(depth))
 
 
-def autocast_state() -> tuple[object, ...]:
-    """What of autocast belongs to a signature."""
-    return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
-
-
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor's values are what its memory says: strided, present, without lazy bits, on a device we know."""
     return (

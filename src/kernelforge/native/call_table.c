@@ -34,6 +34,7 @@ static struct {
   PyObject *constants;                          /* frozenset of types whose objects are compared by identity */
   PyObject *sequences;                          /* frozenset: tuple, list, torch.Size */
   PyObject *none_of;                            /* tuple of functions; a true answer of any means: not here */
+  PyObject *autocast_state;                     /* function: a tuple of dtypes and None */
   PyObject *grad_enabled, *autocast, *default_dtype, *float32, *is_neg, *empty_like, *forward_ad;
   PyObject *is_inference, *inference_mode, *increment_version;
   PyObject *requires_grad, *current_level;      /* names of attributes */
@@ -223,7 +224,7 @@ typedef struct {
 typedef struct {
   PyObject_HEAD
   Map exact, expected;          /* by all words; by those that describe no tensor */
-  char active;
+  char active, by_autocast;     /* by_autocast: autocast is part of the signature; else its being on means: not here */
 } Table;
 
 static uint64_t hash_of(const int64_t *words, int count) {
@@ -312,8 +313,27 @@ static PyObject *ask(PyObject *function) {
   return PyObject_CallNoArgs(function);
 }
 
+/* Add the state of autocast to a call's words. 1: done; 0: no room; -1: an exception is set. */
+static int push_autocast(Call *call) {
+  PyObject *on = ask(torch.autocast);
+  if (!on) return -1;
+  Py_DECREF(on);
+  if (on == Py_False) return push(call, 0);
+  PyObject *state = PyObject_CallNoArgs(torch.autocast_state);
+  if (!state) return -1;
+  int done = PyTuple_Check(state);
+  for (Py_ssize_t i = 0; done && i < PyTuple_GET_SIZE(state); ++i)
+    done = push_object(call, OBJECT, PyTuple_GET_ITEM(state, i)); /* dtypes live as long as torch does */
+  Py_DECREF(state);
+  return done;
+}
+
 /* 1: nothing in the present state of torch forbids a kernel; 0: something does; -1: an exception is set. */
-static int state_allows(const Plan *plan, const Call *call) {
+static int state_allows(const Plan *plan, const Call *call, int by_autocast) {
+  PyObject *cast = by_autocast ? Py_NewRef(Py_False) : ask(torch.autocast);
+  if (!cast) return -1;
+  Py_DECREF(cast);
+  if (cast != Py_False) return 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.none_of); ++i) {
     PyObject *answer = ask(PyTuple_GET_ITEM(torch.none_of, i));
     if (!answer) return -1;
@@ -448,6 +468,8 @@ static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t gi
   }
   Call call;
   if (!self->active || !read_call(&call, args[0], args[1])) return Py_NewRef(unknown);
+  const int described = self->by_autocast ? push_autocast(&call) : 1;
+  if (described != 1) return described ? NULL : Py_NewRef(unknown);
   const Entry *entry = find(&self->exact, call.words, call.count);
   if (entry && !entry->plan) return count_one(entry->counter) ? Py_NewRef(missed) : NULL;
   const int guessed = !entry;
@@ -458,7 +480,7 @@ static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t gi
       if (entry->plan->on_cuda && call.views[i].device.device_id != entry->plan->device) return Py_NewRef(unknown);
   }
   Plan *plan = (Plan *)Py_NewRef(entry->plan); /* the table may change while the kernel runs */
-  int allowed = state_allows(plan, &call);
+  int allowed = state_allows(plan, &call, self->by_autocast);
   if (allowed == 1 && plan->changes >= 0) allowed = may_change(plan, &call);
   int64_t status = 0;
   PyObject *result = allowed == 1 ? launch(plan, &call, &status) : NULL;
@@ -489,6 +511,9 @@ static PyObject *table_remember(Table *self, PyObject *args) {
     return NULL;
   Call call;
   if (!self->active || (plan != Py_None && Py_TYPE(plan) != &PlanType) || !read_call(&call, values, names)) Py_RETURN_FALSE;
+  const int described = self->by_autocast ? push_autocast(&call) : 1;
+  if (described < 0) return NULL;
+  if (!described) Py_RETURN_FALSE;
   Entry *entry = find(&self->exact, call.words, call.count);
   if (!entry && !(entry = add(&self->exact, &call, call.words, call.count))) return NULL;
   Plan *former = entry->plan;
@@ -525,6 +550,7 @@ static PyMethodDef table_methods[] = {
 };
 static PyMemberDef table_members[] = {
   {"active", T_BOOL, offsetof(Table, active), 0, "false: every attempt answers UNKNOWN"},
+  {"by_autocast", T_BOOL, offsetof(Table, by_autocast), 0, "autocast is part of the signature"},
   {NULL, 0, 0, 0, NULL},
 };
 static PyTypeObject TableType = {
@@ -655,15 +681,15 @@ static PyTypeObject LedgerType = {
 /* ---- Module ---- */
 
 static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
-  static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "grad_enabled", "autocast",
+  static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "autocast_state", "grad_enabled", "autocast",
                           "default_dtype", "float32", "is_neg", "empty_like", "is_inference",
                           "inference_mode", "increment_version", "forward_ad", "exchange",
                           "empty_strided", "delete_tensor", "wrap", NULL};
   PyObject *capsule;
   unsigned long long empty_strided, delete_tensor, wrap;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
                                    &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
-                                   &torch.none_of, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
+                                   &torch.none_of, &torch.autocast_state, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
                                    &torch.empty_like, &torch.is_inference, &torch.inference_mode,
                                    &torch.increment_version, &PyDict_Type, &torch.forward_ad, &capsule, &empty_strided,
                                    &delete_tensor, &wrap))
@@ -682,7 +708,7 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
   }
   torch.requires_grad = PyUnicode_InternFromString("requires_grad");
   torch.current_level = PyUnicode_InternFromString("_current_level");
-  PyObject *kept[] = {torch.tensor, torch.parameter, torch.constants, torch.sequences, torch.none_of, torch.grad_enabled,
+  PyObject *kept[] = {torch.tensor, torch.parameter, torch.constants, torch.sequences, torch.none_of, torch.autocast_state, torch.grad_enabled,
                       torch.autocast, torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.is_inference, torch.inference_mode,
                       torch.increment_version, torch.forward_ad};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) Py_INCREF(kept[i]); /* for the life of the process */

@@ -89,8 +89,8 @@ def _imported(path: Path) -> Any:
         sequences=frozenset({tuple, list, torch.Size}),
         none_of=(
             torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._is_tracing,
-            torch._C._is_any_autocast_enabled,
         ),
+        autocast_state=autocast_state,
         grad_enabled=torch.is_grad_enabled, autocast=torch._C._is_any_autocast_enabled,
         default_dtype=torch.get_default_dtype, float32=torch.float32, is_neg=torch.Tensor.is_neg,
         empty_like=torch.empty_like, is_inference=torch.Tensor.is_inference,
@@ -101,6 +101,11 @@ def _imported(path: Path) -> Any:
         wrap=_symbol("libtorch_python.so", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
     )  # fmt: skip
     return module
+
+
+def autocast_state() -> tuple[torch.dtype | None, ...]:
+    """What of autocast belongs to a signature."""
+    return tuple(torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda"))
 
 
 def dtype_number(dtype: torch.dtype) -> int:
