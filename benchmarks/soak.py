@@ -159,7 +159,6 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     return {
         "candidates": len(rows), "wrong": sum(not r.right for r in rows), "outcomes": by_name,
         "slowest_hang_s": max(hangs, default=0.0), "rss_growth_bytes": rows[-1].rss_bytes - settled,
-        "children_left": len(psutil.Process().children(recursive=True)),
     }  # fmt: skip
 
 
@@ -193,7 +192,7 @@ def main() -> int:
                     f"{len(rows)} of {len(names)}, {left:.0f} s left, {sum(not r.right for r in rows)} wrong",
                     flush=True,
                 )
-    result = summary(rows)
+    result = {**summary(rows), "children_left": len(psutil.Process().children(recursive=True))}
     write_record(
         options.out, {"benchmark": "soak", **result, "rows": [[r.name, r.got, round(r.seconds, 3)] for r in rows]}
     )
