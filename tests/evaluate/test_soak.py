@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import psutil
-
 from benchmarks.soak import HONEST, HOSTILE, WALL_S, WRONG, plan, soak, summary
 
 
