@@ -17,7 +17,7 @@ from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.certification import DispatchTiming, time_through_dispatch
 from kernelforge.digest import Json
-from kernelforge.evaluate.types import Scored, WorkerFailure
+from kernelforge.evaluate.types import Certified, MemoryUnavailable, Scored, WorkerFailure
 from kernelforge.generate.types import Candidate
 from kernelforge.package.reader import read_package
 from kernelforge.package.serial import make_entry
@@ -26,7 +26,7 @@ from kernelforge.package.writer import write_package
 from kernelforge.report.rows import DECISION_EAGER, DECISION_USE, ExportReport
 from kernelforge.search.types import Node
 from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners
-from kernelforge.verify.types import Accepted, Rejected
+from kernelforge.verify.types import Rejected
 
 if TYPE_CHECKING:
     from kernelforge.store.project import Project
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 CERTIFICATES = 3
 """So many of a variant's fastest nodes are tried, if the certificate turns the first ones down."""
+
+UNCHECKED = "memory could not be checked"
 
 NOT_MEASURED = "not measured in this mode"
 
@@ -70,6 +72,7 @@ def export(
     workshop: Workshop,
     picks: Mapping[str, str] | None = None,
     write_empty: bool = True,
+    allow_unchecked: bool = False,
     say: Callable[[str], None],
 ) -> Exported:
     """Write the project's winners as a package.
@@ -77,11 +80,14 @@ def export(
     Args:
         picks: variant -> node, by hand: used whatever its time, but never an invalid one.
         write_empty: write the file, or replace an older one, also if no kernel is worth using.
+        allow_unchecked: export a kernel also where this machine cannot check its memory; the header names it.
 
     Raises:
         NotFound, UsageError: a pick names nothing, or nothing valid. PackageError: the file cannot be written.
     """
-    exporter = _Exporter(project=project, output=output, workshop=workshop, say=say)
+    exporter = _Exporter(
+        project=project, output=output, workshop=workshop, say=say, allow_unchecked=allow_unchecked
+    )  # fmt: skip
     picked = frozenset(project.record(prefix).variant.id for prefix in picks or {})
     exported = exporter.run(choose_winners(project, picks), picked, write_empty=write_empty)
     project.record_decisions(exported.decisions, exported.nodes)
@@ -105,10 +111,15 @@ def leave_out(path: Path, variants: Collection[str], *, reason: str) -> None:
 class _Exporter:
     """One export."""
 
-    def __init__(self, *, project: Project, output: Path, workshop: Workshop, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, project: Project, output: Path, workshop: Workshop, say: Callable[[str], None],
+        allow_unchecked: bool = False,
+    ) -> None:  # fmt: skip
         self.project, self.output, self.workshop, self.say = project, output, workshop, say
+        self.allow_unchecked = allow_unchecked
         self.header = _header(project)
         self.skipped: list[tuple[str, str]] = []
+        self.cannot_check = ""
         self.decisions: dict[str, str] = {}
 
     def run(self, choices: Sequence[Choice], picked: frozenset[str], *, write_empty: bool) -> Exported:
@@ -150,12 +161,17 @@ class _Exporter:
             if certified is not None:
                 self._forgive(choice.record)
                 return certified
+            if self.cannot_check:
+                break
         return None
 
     def _certify_node(self, record: VariantRecord, node: Node) -> _Certified | None:
         assert isinstance(node.outcome, Scored)
         # The binary from where the project keeps it: the build cache may be gone.
-        artifact = replace(node.outcome.artifact, path=self.project.binary(node.outcome.artifact.digest))
+        artifact = replace(
+            node.outcome.artifact, path=self.project.binary(node.outcome.artifact.digest),
+            source=node.candidate.source,
+        )  # fmt: skip
         kernel = _Certified(
             origin=record, record=record, candidate=node.candidate, scored=replace(node.outcome, artifact=artifact),
             node=node.id,
@@ -163,12 +179,21 @@ class _Exporter:
         return self._certify(kernel)
 
     def _certify(self, kernel: _Certified) -> _Certified | None:
+        if self.cannot_check:
+            self._skip(kernel, self.cannot_check)
+            return None
         self.say(f"certifying {kernel.record.variant.label}")
         verdict = self.workshop.judge.certify(kernel.scored.artifact, kernel.record, self.project.examples)
-        if isinstance(verdict, Accepted):
-            return replace(kernel, scored=replace(kernel.scored, verdict=verdict))
-        self._skip(kernel, f"certificate: {_in_words(verdict)}")
-        return None
+        if not isinstance(verdict, Certified):
+            self._skip(kernel, f"certificate: {_in_words(verdict)}")
+            return None
+        if isinstance(verdict.memory, MemoryUnavailable) and not self.allow_unchecked:
+            reason = f"{UNCHECKED}: {verdict.memory.reason} (--allow-unchecked exports it all the same)"
+            self._skip(kernel, reason)
+            if verdict.memory.anywhere:
+                self.cannot_check = reason  # and so no other kernel needs its certificate
+            return None
+        return replace(kernel, scored=replace(kernel.scored, verdict=verdict))
 
     def _time(self, kernels: Sequence[_Certified]) -> list[DispatchTiming]:
         if not kernels:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelforge import doctor
-from kernelforge.errors import NotFound
+from kernelforge.report.judgement import AuditReport, EvalReport, TrialReport
 from kernelforge.report.rows import (
     CaptureReport,
     CheckRow,
     DemoReport,
     DoctorLine,
     EntryRow,
-    EvalReport,
     ExportReport,
     ForgeReport,
     OperatorRow,
@@ -138,6 +137,39 @@ def show_variant(project: Path, prefix: str) -> VariantReport:
     return variant_report(choose_winner(record, nodes), nodes, opened.decisions().get(record.variant.id))
 
 
+def show_trial(project: Path, prefix: str, trial: str) -> TrialReport:
+    """One stored trial of a variant, explained.
+
+    Args:
+        trial: its number, or a unique prefix of its node's id.
+
+    Raises:
+        NotFound: no such variant or trial.
+    """
+    from kernelforge.auditing import trial_of
+    from kernelforge.report.evaluation import trial_report
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    record = opened.record(prefix)
+    return trial_report(trial_of(record, opened.nodes(record.variant.id), trial), record)
+
+
+def audit_node(project: Path, node: str, *, variant: str = "", settings: Settings | None = None) -> AuditReport:
+    """Who really does the work of a stored node: label and evidence, the binary audited again, and the ablation.
+
+    Args:
+        node: a unique prefix of its id; with `variant` also its number.
+
+    Raises:
+        NotFound: no such project or node. ProjectError: the stored binary is damaged.
+    """
+    from kernelforge.auditing import audit_node as audit
+    from kernelforge.store.project import Project
+
+    return audit(Project.open(project), node, variant=variant, settings=settings or load_settings())
+
+
 def forge_project(
     project: Path,
     *,
@@ -171,30 +203,30 @@ def forge_project(
     return ForgeReport(rows=rows, trials=summary.trials, seconds=summary.seconds, stopped=summary.stopped)
 
 
-def evaluate_file(source: Path, *, project: Path, variant: str, settings: Settings | None = None) -> EvalReport:
+def evaluate_file(
+    source: Path,
+    *,
+    project: Path,
+    variant: str,
+    certify: bool = False,
+    paper: bool = False,
+    settings: Settings | None = None,
+) -> EvalReport:
     """Judge one source file as a candidate for a variant; the trial is stored like every other.
+
+    Args:
+        certify: after the gate also the complete certificate. paper: beside ours the original paper's protocol.
 
     Raises:
         NotFound: the file, the project or the variant does not exist.
     """
-    from kernelforge.generate.types import Candidate
-    from kernelforge.report.evaluation import eval_report
+    from kernelforge.judging import judge_file
     from kernelforge.store.project import Project
-    from kernelforge.workshop import BACKEND_OF, open_workshop
 
-    try:
-        text = source.read_text()
-    except OSError as error:
-        raise NotFound(f"{source} cannot be read: {error.strerror}", hint="name a .cpp or .cu file") from error
-    opened = Project.open(project)
-    record = opened.record(variant)
-    candidate = Candidate(
-        variant_id=record.variant.id, source=text, backend=BACKEND_OF[opened.device], generator="manual",
-        notes=source.name,
+    return judge_file(
+        source, Project.open(project), variant=variant, certify=certify, paper=paper,
+        settings=settings or load_settings(),
     )  # fmt: skip
-    with open_workshop(opened.device, settings or load_settings()) as workshop:
-        trial = workshop.judge.evaluate(candidate, record, opened.examples)
-    return eval_report(opened.append(trial))
 
 
 def export_project(
@@ -202,6 +234,7 @@ def export_project(
     *,
     output: Path,
     picks: Mapping[str, str] | None = None,
+    allow_unchecked: bool = False,
     on_event: OnEvent = _ignore,
     settings: Settings | None = None,
 ) -> ExportReport:
@@ -209,6 +242,7 @@ def export_project(
 
     Args:
         picks: variant -> node, by hand; every other variant by the policy auto_best_fastest_valid.
+        allow_unchecked: export kernels also where this machine cannot check their memory; the header names them.
 
     Raises:
         UsageError: a pick is not valid. PackageError: the package cannot be written.
@@ -219,7 +253,7 @@ def export_project(
 
     opened = Project.open(project)
     with open_workshop(opened.device, settings or load_settings()) as workshop:
-        exported = export(opened, output, workshop=workshop, picks=picks, say=on_event)
+        exported = export(opened, output, workshop=workshop, picks=picks, allow_unchecked=allow_unchecked, say=on_event)
     return exported.report
 
 
@@ -261,6 +295,7 @@ def optimize(
     max_time: str | float = "3m",
     project: str | Path | None = None,
     output: str | Path | None = None,
+    allow_unchecked: bool = False,
     on_event: OnEvent = _ignore,
     should_stop: ShouldStop = _never,
 ) -> OptimizedModel:
@@ -273,6 +308,7 @@ def optimize(
             make kernels that serve all sizes in between.
         max_time: for everything, "90s", "3m", or seconds.
         project, output: where to keep the project and the package; by default a temporary folder.
+        allow_unchecked: use kernels also where this machine cannot check their memory.
 
     Raises:
         UsageError: the model is in training mode. ModelError: it raised.
@@ -285,8 +321,9 @@ def optimize(
     limit = parse_duration(max_time) if isinstance(max_time, str) else float(max_time)
     samples = inputs if isinstance(inputs, list) else [inputs]
     return optimize_model(
-        model, samples, max_time_s=limit, project=project, output=output, on_event=on_event, should_stop=should_stop
-    )
+        model, samples, max_time_s=limit, project=project, output=output, on_event=on_event, should_stop=should_stop,
+        allow_unchecked=allow_unchecked,
+    )  # fmt: skip
 
 
 def run_source(
@@ -299,10 +336,14 @@ def run_source(
     dtype: str | None = None,
     samples: int = 1,
     random_weights: bool = False,
+    allow_unchecked: bool = False,
     on_event: OnEvent = _ignore,
     should_stop: ShouldStop = _never,
 ) -> RunReport:
     """Everything in one verb for a model named on the command line. A project that exists is resumed.
+
+    Args:
+        allow_unchecked: export kernels also where this machine cannot check their memory.
 
     Raises:
         ModelError, EnvironmentMissing, ProjectError, PackageError: as the verbs that it joins.
@@ -318,6 +359,7 @@ def run_source(
     return run_pipeline(
         loaded, device=present_device(options.device), project=folder, output=output, max_time_s=max_time_s,
         on_event=on_event, should_stop=should_stop, source=source, fingerprint=fingerprint,
+        allow_unchecked=allow_unchecked,
     ).report  # fmt: skip
 
 
@@ -380,6 +422,8 @@ def _package_report(path: Path, package: Package, *, checks: tuple[CheckRow, ...
     environment = {"torch": header.torch, "created by": header.created_by}
     if header.device_name:
         environment["GPU"] = header.device_name
+    if header.unchecked:
+        environment["memory unchecked"] = ", ".join(header.unchecked)
     return PackageReport(
         path=str(path), model=header.name, device=header.device, format=header.format_version,
         size_bytes=path.stat().st_size, entries=entries, environment=environment, checks=checks,

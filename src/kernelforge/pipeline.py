@@ -52,8 +52,12 @@ def run_pipeline(
     should_stop: Callable[[], bool],
     source: str = "",
     fingerprint: str = "",
+    allow_unchecked: bool = False,
 ) -> PipelineResult:
     """Run all stages on a loaded model. A project that exists is resumed, not captured again.
+
+    Args:
+        allow_unchecked: as `exporting.export`.
 
     Raises:
         UsageError: the project was captured from another model, or from this one with other options.
@@ -80,7 +84,9 @@ def run_pipeline(
             opened, records, Budget(seconds=_search_seconds(max_time_s, time.monotonic() - started)),
             on_event=on_event, should_stop=should_stop,
         )  # fmt: skip
-        exported = export(opened, output, workshop=workshop, write_empty=False, say=on_event)
+        exported = export(
+            opened, output, workshop=workshop, write_empty=False, allow_unchecked=allow_unchecked, say=on_event
+        )
     seconds = _model_seconds(max_time_s, time.monotonic() - started)
     shipped = _ship(loaded, output if exported.report.entries else None, device, seconds, on_event)
     package, whole, decisions = shipped.package, shipped.whole, {**exported.decisions, **shipped.decisions}
@@ -102,6 +108,7 @@ def optimize_model(
     output: str | Path | None,
     on_event: Callable[[Any], None],
     should_stop: Callable[[], bool],
+    allow_unchecked: bool = False,
 ) -> OptimizedModel:
     """`kernelforge.optimize`: the pipeline on live objects. Runs without gradients."""
     import torch
@@ -119,7 +126,7 @@ def optimize_model(
         result = run_pipeline(
             loaded, device=device, project=Path(project or Path(temporary) / "model.kforge"),
             output=Path(output or Path(temporary) / "model.cast"), max_time_s=max_time_s, on_event=on_event,
-            should_stop=should_stop,
+            should_stop=should_stop, allow_unchecked=allow_unchecked,
         )  # fmt: skip
     whole: WholeModel | None = result.report.whole_model
     return OptimizedModel(model, result.package, rows=result.report.rows, whole_model=whole)

@@ -66,6 +66,7 @@ def test_cuda_without_a_gpu(kforge: Any, tmp_path: Path) -> None:
     [
         ("ops", "x.kforge"), ("op", "show", "abcd", "-p", "x.kforge"), ("forge", "x.kforge"), ("export", "x.kforge"),
         ("eval", "k.cpp", "-p", "x.kforge", "--variant", "abcd"), ("cast", "inspect", "x.cast"),
+        ("audit", "abcd", "-p", "x.kforge"), ("op", "show", "abcd", "-p", "x.kforge", "--trial", "1"),
         ("cast", "verify", "x.cast"),
     ],
     ids=" ".join,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kernelforge.cli.main import make_app
 
 COMMANDS = [
-    ("run",), ("demo",), ("capture",), ("ops",), ("op", "show"), ("forge",), ("eval",), ("export",),
+    ("run",), ("demo",), ("capture",), ("ops",), ("op", "show"), ("forge",), ("eval",), ("audit",), ("export",),
     ("cast", "inspect"), ("cast", "verify"), ("doctor",), ("version",),
 ]  # fmt: skip
 RUN = "import sys; from kernelforge.cli.main import main; sys.argv = ['kforge', *{args!r}]; main()"

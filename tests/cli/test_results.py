@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from kernelforge.benchmark.types import Interval
+from kernelforge.report.judgement import AblationRow, AuditReport, CertificateRow, EvalReport, PaperRow, TrialReport
 from kernelforge.report.rows import (
     CaptureReport,
     CheckRow,
     DemoReport,
-    EvalReport,
     ExportReport,
     ForgeReport,
     OperatorRow,
@@ -297,3 +297,90 @@ def test_version_knows_torch(kforge: Any) -> None:
     document = json.loads(kforge("version", "--json").stdout)
     assert document["torch"][0].isdigit()
     assert {"kernelforge", "python"} <= document.keys()
+
+
+JUDGED = EvalReport(outcome="accepted", audit="generated", explanation=("accepted: 2.00x",))
+
+
+@pytest.mark.parametrize(
+    ("certificate", "code"),
+    [
+        (None, 0),
+        (CertificateRow(outcome="accepted", cases=30), 0),
+        (CertificateRow(outcome="rejected", reason="oob"), 4),
+        (CertificateRow(outcome="rejected", reason="tamper"), 7),
+        (CertificateRow(outcome="worker_failure", detail="eager died"), 1),
+    ],
+)
+def test_a_certificate_that_was_asked_for_counts(
+    kforge: Any, fake_verbs: Any, certificate: CertificateRow | None, code: int
+) -> None:
+    fake_verbs(evaluate_file=giver(replace(JUDGED, certificate=certificate)))
+    ran = kforge("eval", "k.cpp", "-p", "x.kforge", "-V", "0a", "--certify", "--json")
+    document = json.loads(ran.stdout)
+    assert ran.code == code
+    assert document["certificate"] == (None if certificate is None else certificate.to_json())
+
+
+def test_the_papers_protocol_is_shown_and_decides_nothing(kforge: Any, fake_verbs: Any) -> None:
+    seen: dict[str, object] = {}
+    wrong = replace(JUDGED, paper=PaperRow(correct=False, speedup=None, note="off; no decision uses it"))
+
+    def evaluate_file(_source: Path, **options: object) -> EvalReport:
+        seen.update(options)
+        return wrong
+
+    fake_verbs(evaluate_file=evaluate_file)
+    command = ("eval", "k.cpp", "-p", "x.kforge", "-V", "0a", "--protocol", "paper")
+    ran = kforge(*command)
+    assert ran.code == 0
+    assert (seen["paper"], seen["certify"]) == (True, False)
+    assert "no decision uses it" in ran.stdout
+    document = json.loads(kforge(*command, "--json").stdout)
+    assert document["paper"] == {"correct": False, "speedup": None, "note": "off; no decision uses it"}
+    assert kforge("eval", "k.cpp", "-V", "0a", "--protocol", "papers").code == 2
+
+
+def test_op_show_explains_one_trial(kforge: Any, fake_verbs: Any) -> None:
+    trial = TrialRow(node="cd" * 32, number=4, outcome="accepted", notes="k.cpp")
+    fake_verbs(show_trial=giver(TrialReport(label="gelu-0a0a", trial=trial, explanation=("likely limiter: x",))))
+    command = ("op", "show", "gelu", "-p", "x.kforge", "--trial", "4")
+    ran = kforge(*command)
+    assert "likely limiter: x" in ran.stdout
+    assert ran.stderr.strip() == "next: kforge audit 4 --variant gelu-0a0a --project x.kforge"
+    document = json.loads(kforge(*command, "--json").stdout)
+    assert (document["number"], document["explanation"]) == (4, ["likely limiter: x"])
+    assert kforge(*command, "--prelude").code == 2
+
+
+AUDITED = AuditReport(
+    node="ab" * 32, number=3, variant="0a" * 32, variant_label="gelu-0a0a0a0a", outcome="accepted", label="generated",
+    label_now="generated", ablation=AblationRow(status="shown", detail="seen"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({}, 0), ({"label": "backend"}, 7), ({"ablation": AblationRow(status="not_shown", detail="")}, 7),
+        ({"outcome": "build_failure", "reason": "compile_error", "label": None}, 5),
+        ({"outcome": "rejected", "reason": "wrong_value", "label": None}, 4),
+        ({"outcome": "rejected", "reason": "delegated", "label": None}, 7),
+        ({"outcome": "worker_failure", "label": None}, 1),
+    ],
+)  # fmt: skip
+def test_audit_prints_one_object_and_its_exit_code(
+    kforge: Any, fake_verbs: Any, change: dict[str, Any], code: int
+) -> None:
+    fake_verbs(audit_node=giver(replace(AUDITED, **change)))
+    ran = kforge("audit", "3", "-V", "gelu", "-p", "x.kforge", "--json")
+    assert ran.code == code
+    document = json.loads(ran.stdout)
+    assert (document["number"], document["own_work"]) == (3, code == 0)
+
+
+def test_audit_of_a_failed_node_says_where_its_explanation_is(kforge: Any, fake_verbs: Any) -> None:
+    failed = replace(AUDITED, outcome="rejected", reason="oob", label=None)
+    fake_verbs(audit_node=giver(failed))
+    ran = kforge("audit", "3", "-V", "gelu", "-p", "x.kforge")
+    assert ran.stderr.strip() == "next: kforge op show gelu-0a0a0a0a --trial 3 --project x.kforge"

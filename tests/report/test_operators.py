@@ -98,7 +98,7 @@ def test_timing_while_others_used_the_machine_is_marked(project: Project, share:
     node = append(project, 2.0, foreign_cpu_share=share)
     assert only_row(project).disturbed is disturbed
     assert trial_row(node).disturbed is disturbed
-    assert eval_report(node).disturbed is disturbed
+    assert eval_report(node, record()).disturbed is disturbed
     assert only_row(project).to_json()["disturbed"] is disturbed
 
 

@@ -6,17 +6,19 @@ import io
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from kernelforge.benchmark.types import Interval
 from kernelforge.report.grid import Cell, Column, Grid, Record, grid_rich, grid_text
+from kernelforge.report.judgement import AblationRow, AuditReport, CertificateRow, EvalReport, PaperRow, TrialReport
+from kernelforge.report.judgement_tables import audit_grids, evaluation_grids, explanation_grid, trial_grids
 from kernelforge.report.rows import (
     DimRow,
     DoctorLine,
     EntryRow,
-    EvalReport,
     OperatorRow,
     PackageReport,
     TrialRow,
@@ -25,7 +27,6 @@ from kernelforge.report.rows import (
 from kernelforge.report.tables import (
     dim_grid,
     doctor_grid,
-    evaluation_grid,
     operator_grid,
     package_grids,
     trial_grid,
@@ -52,6 +53,20 @@ WHOLE = WholeModel(
     output_max_abs=2.1e-6, output_rel=3e-7, outputs_match=True, hits=15500, misses=10053, tokens_equal=True,
 )  # fmt: skip
 ROWS = [NEW, SKIPPED, USED, LOST]
+JUDGED = EvalReport(
+    outcome="accepted", speedup=Interval(median=2.0, low=1.9, high=2.1), audit="generated",
+    evidence=("imports x",) * 40,
+    explanation=("accepted: 2.00x", "likely limiter: " + "word " * 40),
+    certificate=CertificateRow(outcome="rejected", reason="oob", detail="word " * 40),
+    paper=PaperRow(correct=True, speedup=312.0, note="1 captured input; no decision uses it"),
+)  # fmt: skip
+AUDITED = AuditReport(
+    node="ab" * 32, number=3, variant="0c" * 32, variant_label="gelu-0c0c0c0c", outcome="accepted", label="generated",
+    label_now="generated", binary="cd" * 32, size_bytes=15248, needed=("libm.so.6",), undefined=("expf",) * 60,
+    functions=(("_Z11gelu_kernelIfEvPKT_PS0_l", 491),) * 20, sections=((".text", 1200), (".comment", 80)),
+    kernels=("_Z11gelu_kernelIfEvPKT_PS0_l",), kernel_source="device code, by cuobjdump",
+    ablation=AblationRow(status="shown", detail="word " * 30),
+)  # fmt: skip
 
 
 def all_grids(width: int | None) -> list[Grid]:
@@ -66,7 +81,10 @@ def all_grids(width: int | None) -> list[Grid]:
     )
     return [
         operator_grid(ROWS, width=width), whole_model_grid([WHOLE]), variant_grid(USED), dim_grid([sizes]),
-        trial_grid([trial]), evaluation_grid(EvalReport(outcome="rejected", reason="oob", detail="word " * 60)),
+        trial_grid([trial]),
+        *evaluation_grids(EvalReport(outcome="rejected", reason="oob", detail="word " * 60), certify=True),
+        *evaluation_grids(JUDGED, certify=True), *audit_grids(AUDITED), *audit_grids(replace(AUDITED, label=None)),
+        *trial_grids(TrialReport(label="gelu-0c0c0c0c", trial=trial, explanation=("word " * 60, "    x" * 50))),
         doctor_grid([DoctorLine(name="nvcc", status="warn", detail="word " * 40, fix="word " * 40)]),
     ]  # fmt: skip
 
@@ -140,7 +158,7 @@ def test_every_other_table_with_a_speedup_has_the_footnote_too() -> None:
     for marked, plain in (
         (trial_grid([trial]), trial_grid([replace(trial, disturbed=False)])),
         (variant_grid(replace(USED, disturbed=True)), variant_grid(USED)),
-        (evaluation_grid(judged), evaluation_grid(replace(judged, disturbed=False))),
+        (*evaluation_grids(judged, certify=False), *evaluation_grids(replace(judged, disturbed=False), certify=False)),
     ):
         assert "x*" in grid_text(marked)
         assert "* others used the machine while this was timed" in grid_text(marked).splitlines()
@@ -196,3 +214,57 @@ def test_modes_with_one_decision_share_a_phrase() -> None:
     report = PackageReport(path="m.cast", model="m", device="cpu", format=1, size_bytes=1, entries=(entry,))
     text = grid_text(package_grids(report)[1])
     assert "o(x); eager mode: use; compiled and graphed mode: off (not measured)" in text
+
+
+def test_the_judgement_of_a_file_shows_certificate_and_paper_apart() -> None:
+    text = " ".join(grid_text(evaluation_grids(JUDGED, certify=True)[0], width=80).split())
+    assert "certificate rejected: oob" in text
+    assert "paper correct, 312x (1 captured input; no decision uses it)" in text
+    plain = replace(JUDGED, certificate=None, paper=None)
+    assert "certificate not tried" in " ".join(grid_text(evaluation_grids(plain, certify=True)[0]).split())
+    assert "certificate" not in grid_text(evaluation_grids(plain, certify=False)[0])
+
+
+def test_source_lines_of_an_explanation_keep_their_columns() -> None:
+    lines = ("line 2: no", "    for (i) {", "         ^")
+    assert grid_text(explanation_grid(lines), width=80).splitlines() == ["Explanation", *lines]
+
+
+def test_the_audit_of_a_node_says_who_did_it_first() -> None:
+    head, evidence = (grid_text(grid, width=200) for grid in audit_grids(AUDITED))
+    assert "does its own work" in head and "gelu_kernel (device code, by cuobjdump)" in head
+    assert "expf" in evidence and "and 20 more" in evidence
+    assert "gelu_kernel (491 B)" in evidence and "and 8 more" in evidence
+    assert ".comment" not in evidence
+
+
+@pytest.mark.parametrize(
+    ("change", "own"),
+    [
+        ({}, True),
+        ({"label": "backend"}, False),
+        ({"label_now": "tamper"}, False),
+        ({"ablation": AblationRow(status="not_shown", detail="")}, False),
+        ({"ablation": AblationRow(status="unavailable", detail="no GPU")}, True),
+        ({"label": None, "ablation": None}, False),
+    ],
+)
+def test_what_counts_as_a_nodes_own_work(change: dict[str, Any], own: bool) -> None:
+    assert replace(AUDITED, **change).own_work is own
+
+
+def test_what_is_unavailable_is_said_with_its_reason() -> None:
+    row = AblationRow(status="unavailable", detail="no CUDA device is available to torch")
+    text = grid_text(audit_grids(replace(AUDITED, ablation=row))[0])
+    assert "unavailable: no CUDA device is available to torch" in text
+    assert "does its own work" not in text and "it was not run here" in text
+
+
+def test_the_audit_of_a_failed_node_says_that_there_is_no_binary() -> None:
+    failed = AuditReport(
+        node="ab" * 32, number=3, variant="v", variant_label="gelu-0c0c0c0c", outcome="build_failure",
+        reason="compile_error", detail="kernel.cpp:2: no",
+    )  # fmt: skip
+    (grid,) = audit_grids(failed)
+    text = grid_text(grid)
+    assert "build_failure: compile_error" in text and "only an accepted candidate's binary is kept" in text

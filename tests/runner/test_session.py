@@ -348,3 +348,55 @@ def test_sanitised_runner_sees_one_element_past_the_end(settings: Settings, tmp_
         reply = run(session, "overrun")
         assert isinstance(reply, RunnerDeath) and reply.kind == "crash"
         assert "heap-buffer-overflow" in reply.output
+
+
+def wrapper(folder: Path, after: str) -> tuple[str, ...]:
+    """A checker that runs its command line and then writes a report."""
+    script = folder / "checker"
+    script.write_text(f'#!/bin/bash\n"$@"\n{after}\n')
+    script.chmod(0o755)
+    return (str(script),)
+
+
+def test_a_checker_around_the_runner_may_finish_its_report(candidate: Path, settings: Settings, tmp_path: Path) -> None:
+    around = wrapper(tmp_path, "sleep 0.3; echo the report; exit 86")
+    with RunnerSession(
+        candidate, device="cpu", limits=LIMITS, threads=1, settings=settings, wrapper=around, exact=True
+    ) as session:
+        assert answered(run(session, "scale")).error == ""
+        end = session.finish()
+        assert "status 86" in end.detail and end.output == "the report\n"
+        assert session.finish() == end == session.death
+
+
+# Answers READY and LOAD, and RUN with a device error that has destroyed the context, as the CUDA flavour does.
+DYING_RUNNER = """#!{python}
+import socket, struct, sys
+channel = socket.socket(fileno=int(sys.argv[sys.argv.index("--control") + 1]))
+def answer(op, nonce, flags=0, error=0):
+    reply = struct.pack("<5IiqqQQ24s24s512s", 0x4B464F52, 1, op, flags, error, 0, 0, -1, nonce, 0, b"", b"", b"gone")
+    channel.send(reply)
+answer(1, 0)
+while True:
+    data = socket.recv_fds(channel, 1 << 17, 2)[0]
+    op, (nonce,) = struct.unpack_from("<3I", data)[2], struct.unpack_from("<Q", data, 40)
+    answer(op, nonce, *((1, 6) if op == 3 else (0, 0)))
+    if op == 3:
+        sys.exit(0)
+"""
+
+
+def test_a_checkers_report_is_read_although_the_context_is_gone(
+    candidate: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = tmp_path / "runner"
+    runner.write_text(DYING_RUNNER.format(python=sys.executable))
+    runner.chmod(0o755)
+    monkeypatch.setattr("kernelforge.runner.session.runner_binary", lambda *_: runner)
+    around = wrapper(tmp_path, "sleep 0.3; echo the report; exit 86")
+    with RunnerSession(
+        candidate, device="cpu", limits=LIMITS, threads=1, settings=settings, wrapper=around, exact=True
+    ) as session:
+        assert answered(run(session, "scale")).error == "async"
+        end = session.finish()
+        assert "status 86" in end.detail and end.output == "the report\n"

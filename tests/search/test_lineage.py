@@ -54,7 +54,8 @@ def test_history_in_words(make_node: MakeNode, make_scored: MakeScored) -> None:
     assert (accepted.outcome, accepted.speedup) == ("accepted", 2.0)
     assert (rejected.outcome, rejected.speedup) == ("rejected", None)
     assert "wrong_value" in rejected.detail and "expected 2" in rejected.detail
-    assert (failed.outcome, failed.detail) == ("build_failure", "compile_error: line 3: ';'")
+    assert failed.outcome == "build_failure"
+    assert "compile_error" in failed.detail and "line 3: ';'" in failed.detail
 
 
 def test_unjudged_candidate_is_offered_again_once(make_node: MakeNode) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def build_with(
     key = cache.key(text=text, compiler=toolchain.version, flags=flags, target=toolchain.target)
     cached = cache.get(key)
     if cached is not None:
-        return cached
+        return replace(cached, source=candidate.source)
     scratch = cache.scratch()
     started = time.perf_counter()
     (scratch / f"unit{toolchain.suffix}").write_text(text)
@@ -91,7 +91,8 @@ def build_with(
         "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version, "flags": list(flags),
         "log": "\n".join(logs)[:_LOG_LIMIT],
     }  # fmt: skip
-    return cache.put(key, scratch, record, seconds=time.perf_counter() - started)
+    artifact = cache.put(key, scratch, record, seconds=time.perf_counter() - started)
+    return replace(artifact, source=candidate.source)
 
 
 def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:

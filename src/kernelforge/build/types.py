@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,7 @@ class Artifact:
         compiler: version line of the compiler; flags: all flags, in order.
         seconds: wall time of the build, 0.0 if it came from the cache.
         log: compiler output (warnings, ptxas statistics).
+        source: the candidate's file, from which other forms of the binary are built; "" where it is not at hand.
     """
 
     digest: str
@@ -31,6 +32,7 @@ class Artifact:
     flags: tuple[str, ...]
     seconds: float
     log: str
+    source: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

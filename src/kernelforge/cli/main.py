@@ -8,8 +8,8 @@ import typer
 import typer.core
 
 from kernelforge import __version__
+from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, op, ops, run, version
 from kernelforge.cli.commands import capture as capture_command
-from kernelforge.cli.commands import cast, demo, doctor, eval, export, op, ops, run, version
 from kernelforge.cli.commands import forge as forge_command
 from kernelforge.cli.verb import ARGUMENTS, EXIT_CODES
 
@@ -56,6 +56,7 @@ def make_app() -> typer.Typer:
     app.add_typer(_group("op", "Look at one variant: show.", {"show": op.show}))
     app.command("forge")(forge_command.forge)
     app.command("eval")(eval.evaluate)
+    app.command("audit")(audit.audit)
     app.command("export")(export.export)
     app.add_typer(
         _group("cast", "Look at packages: inspect, verify.", {"inspect": cast.inspect, "verify": cast.verify})

@@ -33,6 +33,13 @@ class BackendName(StrEnum):
     CUDA = "cuda"
 
 
+class ProtocolName(StrEnum):
+    """How a candidate is judged: as this system does, or beside that as the original paper does."""
+
+    OURS = "ours"
+    PAPER = "paper"
+
+
 def _duration(text: str) -> float:
     try:
         return parse_duration(text)

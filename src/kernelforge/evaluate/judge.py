@@ -27,7 +27,8 @@ from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import DeviceBusy, EnvironmentMissing, ForgeError, HarnessError, ProjectError
-from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
+from kernelforge.evaluate.memcheck import check_memory, rejection
+from kernelforge.evaluate.types import Certified, MemoryFailed, Outcome, Scored, Trial, WorkerFailure
 from kernelforge.evaluate.workbench import Bench, Workbench
 from kernelforge.executors.types import Limits
 from kernelforge.generate.types import Candidate
@@ -37,7 +38,7 @@ from kernelforge.settings import Settings
 from kernelforge.verify.cases import LARGE_BYTES
 from kernelforge.verify.gate import recheck, verify
 from kernelforge.verify.prepare import EagerBaseline
-from kernelforge.verify.types import Accepted, Rejected, Verdict
+from kernelforge.verify.types import Rejected
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +119,11 @@ class Judge:
 
     def certify(
         self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, *, calls: int = CERTIFICATE_CALLS
-    ) -> Verdict | WorkerFailure:
-        """The complete set of cases on a binary that has passed the gate, then `calls` calls in a row.
+    ) -> Certified | Rejected | WorkerFailure:
+        """The complete set of cases on a binary that has passed the gate, `calls` calls in a row, memory checking.
+
+        Args:
+            artifact: with its `source`, without which memory cannot be checked on the CPU.
 
         Raises:
             EnvironmentMissing: as `evaluate`.
@@ -130,7 +134,10 @@ class Judge:
         except Exception as error:  # noqa: BLE001 - sorted there
             return self._fault(error, record)
 
-    def _certify(self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, calls: int) -> Verdict:
+    def _certify(
+        self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, calls: int
+    ) -> Certified | Rejected:
+        started = time.monotonic()
         cases = self._workbench.certificate(record, examples)
         small = sorted(cases, key=lambda c: c.size_bytes)
         small = small[: 4 if small[0].size_bytes <= LARGE_BYTES else 1]
@@ -139,7 +146,15 @@ class Judge:
             if isinstance(verdict, Rejected):
                 return verdict
             again = recheck(session, record.variant, small, calls=calls)
-        return verdict if isinstance(again, Accepted) else again
+        if isinstance(again, Rejected):
+            return again
+        logger.debug("%s: %d cases in %.2f s", record.variant.label, len(cases), time.monotonic() - started)
+        memory = check_memory(
+            artifact, record.variant, cases, device=self._device, threads=self._threads, settings=self._settings
+        )
+        if isinstance(memory, MemoryFailed):
+            return rejection(memory)
+        return Certified(cases=verdict.cases, worst=verdict.worst, bitwise=verdict.bitwise, memory=memory)
 
     def _outcome(
         self, candidate: Candidate, record: VariantRecord, examples: ExampleStore,

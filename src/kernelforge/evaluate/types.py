@@ -1,4 +1,4 @@
-"""Trials. Owns `Scored`, `WorkerFailure` and the union `Outcome`."""
+"""Trials and certificates. Owns `Scored`, `WorkerFailure`, the union `Outcome`, `MemoryCheck` and `Certified`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,49 @@ class Scored:
     measurement: Measurement
     audit: AuditLabel
     artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPassed:
+    """Every tool ran to its end on every case and reported nothing."""
+
+    tools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFailed:
+    """A tool reported an error.
+
+    Attributes:
+        error: the first one, in one line: what, where in the kernel, how far beyond which buffer.
+        case: on which it was, in words.
+    """
+
+    tool: str
+    error: str
+    case: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUnavailable:
+    """Memory could not be checked, and why; never charged to the candidate.
+
+    Attributes:
+        anywhere: no kernel's memory can be checked on this machine, for the same reason.
+    """
+
+    reason: str
+    anywhere: bool = False
+
+
+MemoryCheck: TypeAlias = "MemoryPassed | MemoryFailed | MemoryUnavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certified(Accepted):
+    """Right on every case of the certificate. memory: what memory checking said."""
+
+    memory: MemoryPassed | MemoryUnavailable
 
 
 Outcome: TypeAlias = "BuildFailure | Rejected | WorkerFailure | Scored"

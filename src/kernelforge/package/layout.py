@@ -1,6 +1,6 @@
 """Which files a package consists of, and what is in each. Pure: content to bytes and back, no disk, no ZIP.
 
-HEADER.json         first: format, version, model, device
+HEADER.json         first: format, version, model, device, whose memory is unchecked
 manifest.json       every other file with size and sha256, and one record per entry
 checksums.sha256    `sha256sum` lines of every file but itself
 variants/<operator>-<id>/{variant.json, kernel.cpp|cu, prelude.h, kernel.so, verdict.json, measurement.json,
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kernelforge.cards.types import Variant
 from kernelforge.digest import Json, digest_bytes
@@ -31,7 +32,9 @@ def render(header: Header, entries: Sequence[Entry]) -> dict[str, bytes]:
     """
     files: dict[str, bytes] = {}
     records: list[Json] = []
-    for entry in sorted(entries, key=lambda e: (e.variant.operator, e.variant.id)):
+    ordered = sorted(entries, key=lambda e: (e.variant.operator, e.variant.id))
+    header = replace(header, unchecked=unchecked_of(ordered))
+    for entry in ordered:
         folder = folder_of(entry.variant)
         if any(name.startswith(folder + "/") for name in files):
             raise PackageError(f"two kernels for the variant {entry.variant.label}", hint="export one per variant")
@@ -44,6 +47,11 @@ def render(header: Header, entries: Sequence[Entry]) -> dict[str, bytes]:
     return {
         **head, MANIFEST: manifest, CHECKSUMS: checksums({**listed, MANIFEST: manifest}), **dict(sorted(files.items())),
     }  # fmt: skip
+
+
+def unchecked_of(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Labels of the variants whose kernels' memory could not be checked when they were exported."""
+    return tuple(e.variant.label for e in entries if e.memory.get("state") == "unavailable")
 
 
 def checksums(files: Mapping[str, bytes]) -> bytes:
@@ -75,7 +83,7 @@ def parse_header(data: bytes) -> Header:
     return Header(
         name=_text(raw, "name", HEADER), device=_text(raw, "device", HEADER), torch=_text(raw, "torch", HEADER),
         created_by=_text(raw, "created_by", HEADER), device_name=_text(raw, "device_name", HEADER),
-        format_version=version,
+        unchecked=_labels(raw), format_version=version,
     )  # fmt: skip
 
 
@@ -156,6 +164,7 @@ def _header_json(header: Header) -> Json:
     return {
         "format": FORMAT, "format_version": header.format_version, "name": header.name, "device": header.device,
         "device_name": header.device_name, "torch": header.torch, "created_by": header.created_by,
+        "unchecked": list(header.unchecked),
     }  # fmt: skip
 
 
@@ -229,6 +238,13 @@ def _text(raw: Mapping[str, Json], key: str, name: str) -> str:
     if not isinstance(value, str):
         raise PackageError(f"{name}: {key!r} is missing or not text")
     return value
+
+
+def _labels(raw: Mapping[str, Json]) -> tuple[str, ...]:
+    value = raw.get("unchecked", [])  # headers from before there was such a check have none
+    if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
+        raise PackageError(f"{HEADER}: 'unchecked' is no list of labels")
+    return tuple(str(label) for label in value)
 
 
 def _mapping(raw: Mapping[str, Json], key: str) -> Mapping[str, Json]:

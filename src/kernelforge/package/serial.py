@@ -15,7 +15,7 @@ from kernelforge.build.glue import refusal_terms
 from kernelforge.cards.types import Variant
 from kernelforge.digest import Json, decode_float, digest_bytes, encode_float
 from kernelforge.errors import PackageError
-from kernelforge.evaluate.types import Scored
+from kernelforge.evaluate.types import Certified, MemoryPassed, MemoryUnavailable, Scored
 from kernelforge.generate.types import Candidate
 from kernelforge.package.types import Binary, Decision, Entry, JsonObject
 from kernelforge.verify.types import Accepted, ErrorStatistics
@@ -72,12 +72,21 @@ def _provenance(candidate: Candidate, scored: Scored, node: str) -> JsonObject:
 
 
 def accepted_to_json(verdict: Accepted) -> JsonObject:
+    """With what memory checking said, if the verdict is a certificate."""
     worst = verdict.worst
+    memory = {"memory": _memory_to_json(verdict.memory)} if isinstance(verdict, Certified) else {}
     return {
         "verdict": "accepted", "cases": verdict.cases, "bitwise": verdict.bitwise,
         "worst": {"max_abs": encode_float(worst.max_abs), "rms": encode_float(worst.rms),
                   "eager_max_abs": encode_float(worst.eager_max_abs), "eager_rms": encode_float(worst.eager_rms)},
+        **memory,
     }  # fmt: skip
+
+
+def _memory_to_json(memory: MemoryPassed | MemoryUnavailable) -> Json:
+    if isinstance(memory, MemoryPassed):
+        return {"state": "passed", "tools": list(memory.tools)}
+    return {"state": "unavailable", "reason": memory.reason}
 
 
 def accepted_from_json(data: JsonObject) -> Accepted:

@@ -44,6 +44,7 @@ class Header:
         name: the model's name. device: "cpu" or "cuda".
         torch: torch version under which it was judged, for example "2.13.0"; entries are off under another minor.
         device_name: name of the GPU on which it was judged, "" for the CPU; entries are off on another GPU.
+        unchecked: labels of the variants whose kernels' memory could not be checked; the writer fills it in.
         created_by: name and version of the writer.
     """
 
@@ -52,6 +53,7 @@ class Header:
     torch: str
     created_by: str
     device_name: str = ""
+    unchecked: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
 
 
@@ -98,6 +100,15 @@ class Entry:
     def decision(self, mode: str) -> Decision:
         """The decision for a mode; a mode that the package does not mention is off."""
         return self.decisions.get(mode, Off(reason="not measured"))
+
+    @property
+    def memory(self) -> JsonObject:
+        """What memory checking said: its `state`, "passed" with `tools` or "unavailable" with `reason`.
+
+        Empty for a kernel that was exported before there was such a check.
+        """
+        memory = self.verdict.get("memory")
+        return memory if isinstance(memory, Mapping) else {}
 
     @property
     def speedup(self) -> float:

@@ -1,4 +1,5 @@
-"""What the verbs of `kernelforge.forge` return: plain data that a face prints or serialises. Owns every report type.
+"""What the verbs of `kernelforge.forge` return: plain data that a face prints or serialises. Owns every report type
+but those of one candidate (`report.judgement`).
 
 Times are microseconds per call (`_us`), milliseconds per run of a model (`_ms`) or seconds (`seconds`); shares are
 in [0, 1]; speed-ups are eager over candidate, so more than 1 is faster. None means "not known", never zero. Each report
@@ -184,42 +185,6 @@ class ForgeReport:
         return {
             "rows": [r.to_json() for r in self.rows], "trials": self.trials, "seconds": finite(self.seconds),
             "stopped": self.stopped,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalReport:
-    """One candidate file, judged.
-
-    Attributes:
-        outcome: "accepted", "rejected", "build_failure" or "worker_failure".
-        reason: typed (`verify.types.RejectReason` or the build's reason), "" if accepted.
-        detail: one sentence, or the compiler's output.
-        audit: "generated", "backend" or "fallback"; None unless accepted. evidence: what it was computed from.
-        node: id of the stored node, or "".
-        disturbed: others used the machine while it was timed.
-    """
-
-    outcome: Literal["accepted", "rejected", "build_failure", "worker_failure"]
-    reason: str = ""
-    detail: str = ""
-    speedup: Interval | None = None
-    audit: str | None = None
-    evidence: tuple[str, ...] = ()
-    floor_us: float | None = None
-    eager_us: float | None = None
-    candidate_us: float | None = None
-    variant: str = ""
-    node: str = ""
-    disturbed: bool = False
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "outcome": self.outcome, "reason": self.reason, "detail": self.detail,
-            "speedup": interval_json(self.speedup), "audit": self.audit, "evidence": list(self.evidence),
-            "floor_us": finite(self.floor_us), "eager_us": finite(self.eager_us),
-            "candidate_us": finite(self.candidate_us), "variant": self.variant, "node": self.node,
-            "disturbed": self.disturbed,
         }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from kernelforge.report.rows import (
     DimRow,
     DoctorLine,
     EntryRow,
-    EvalReport,
     ExportReport,
     OperatorRow,
     PackageReport,
@@ -243,23 +242,6 @@ def _trial_record(trial: TrialRow, marks: bool) -> Record:
         ),
         trial.detail.splitlines()[0] if failed else "",
     )  # fmt: skip
-
-
-def evaluation_grid(report: EvalReport) -> Grid:
-    """The judgement of one candidate file."""
-    facts = [("outcome", f"{report.outcome}: {report.reason}" if report.reason else report.outcome)]
-    if report.detail:
-        facts.append(("detail", report.detail))
-    if report.speedup is not None:
-        facts += [
-            ("speed-up", interval_text(report.speedup, disturbed=report.disturbed)),
-            ("candidate", format_us(report.candidate_us)), ("eager", format_us(report.eager_us)),
-            ("floor", format_us(report.floor_us)),
-        ]  # fmt: skip
-    if report.audit is not None:
-        evidence = f" ({'; '.join(report.evidence)})" if report.evidence else ""
-        facts.append(("audit", report.audit + evidence))
-    return facts_grid(facts, disturbed=report.disturbed)
 
 
 def interval_text(interval: Interval | None, *, disturbed: bool = False) -> str:

@@ -14,6 +14,7 @@ Flavour: TypeAlias = Literal["cpu", "cpu-asan", "cuda"]
 _WARNINGS = ("-Wall", "-Wextra")
 # The executable brings libgomp into the global scope, where candidates find the GOMP_* and omp_* they leave undefined.
 _LINK = ("-rdynamic", "-ldl", "-Wl,--no-as-needed", "-lgomp")
+_SANITIZE = ("-DKFORGE_ASAN", "-fsanitize=address,undefined", "-fno-omit-frame-pointer")
 _HOST = ("-std=gnu11", "-O2", "-g1", *_WARNINGS, "-fopenmp")
 
 
@@ -38,5 +39,5 @@ def _compiler(flavour: Flavour, settings: Settings) -> tuple[str, ...]:
             os.fspath(Path(found).resolve()), "-O2", "-DKFORGE_CUDA", "-cudart", "static", "-Xcompiler",
             ",".join(host), "{source}", "-o", "{output}", "-ldl", "-Xlinker", "--no-as-needed", "-lgomp",
         )  # fmt: skip
-    sanitize = ("-fsanitize=address,undefined", "-fno-omit-frame-pointer") if flavour == "cpu-asan" else ()
+    sanitize = _SANITIZE if flavour == "cpu-asan" else ()
     return (find_c_compiler(settings), *_HOST, *sanitize, "{source}", "-o", "{output}", *_LINK)

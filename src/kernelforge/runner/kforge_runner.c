@@ -702,7 +702,9 @@ static int load_candidate(int artifact) {
     snprintf(path, sizeof path, "/proc/self/fd/%d", artifact);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) return fail(ERROR_LOAD, 0, dlerror());
+#ifndef KFORGE_ASAN /* which reads the binary again, for the source line of an error */
     close(artifact);
+#endif
     candidate_invoke = (invoke_function)dlsym(library, "kforge_invoke");
     candidate_workspace = (workspace_function)dlsym(library, "kforge_workspace");
     if (candidate_invoke == NULL) return fail(ERROR_LOAD, 0, "the binary does not export kforge_invoke");

@@ -8,6 +8,7 @@ API:
     .time_slots(first, count, *, iterations, warmup=1, flush_bytes=0, batch=False, collect=False)
                                  -> TimeReply | RunnerDeath    iteration i runs on slot first + i % count
     .unload(slot) -> None
+    .finish() -> RunnerDeath                                   let it end by itself, so that a checker can report
     .run(buffers, dims, scalars) -> RunReply | RunnerDeath     load, run_slot, unload
     .time(sets, *, iterations, ...) -> TimeReply | RunnerDeath load all, time_slots, unload
 
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 START_WALL_S = 60.0
 """How long loading the binary may take; a CUDA context takes a second at most, its constructors nothing."""
+
+FINISH_WALL_S = 60.0
+"""How long a checker around the runner may take for its report."""
 
 
 class RunnerSession:
@@ -113,6 +117,15 @@ class RunnerSession:
     def output(self) -> str:
         """The last bytes of the candidate's stdout and stderr so far."""
         return self._live.output()
+
+    def finish(self, *, wall_s: float = FINISH_WALL_S) -> RunnerDeath:
+        """Let the process end by itself, so that a checker around it can write its report; how it ended.
+
+        The death's detail names the exit status, which is the wrapper's if there is one.
+        """
+        nonce = secrets.randbits(64)
+        end = self._live.request(protocol.pack_command(protocol.QUIT, nonce=nonce), wall_s=wall_s)
+        return end if isinstance(end, RunnerDeath) else self._live.die("protocol", "a reply to QUIT")
 
     def close(self) -> None:
         """End the process and all that it started. Idempotent."""
@@ -302,6 +315,9 @@ class RunnerSession:
         if raw.error == "request":
             return self._live.die("protocol", f"the runner refused a command: {raw.message}")
         if raw.dying:
+            if self._wrapper:
+                # It has left by itself; the checker around it still has its report to write.
+                self._live.request(b"", wall_s=FINISH_WALL_S)
             self._live.die("crash", f"the device context was destroyed: {raw.message}")
         return raw
 

@@ -13,6 +13,7 @@ from kernelforge.audit.types import AuditKind
 from kernelforge.build.types import BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Outcome, Scored, WorkerFailure
+from kernelforge.explain.outcome import explain
 from kernelforge.generate.types import Feedback
 from kernelforge.search.types import Node
 from kernelforge.verify.types import Rejected
@@ -41,20 +42,8 @@ def outcome_kind(outcome: Outcome) -> OutcomeKind:
 def feedback_of(node: Node) -> Feedback:
     """A node as the generator sees it."""
     outcome = node.outcome
-    speedup = None
-    match outcome:
-        case Scored():
-            interval = outcome.measurement.speedup
-            speedup = interval.median
-            detail = f"{speedup:.3f}x of eager [{interval.low:.3f}, {interval.high:.3f}], {outcome.audit.kind}"
-        case Rejected():
-            detail = f"{outcome.reason}: {outcome.case}: {outcome.detail}"
-        case BuildFailure():
-            detail = f"{outcome.reason}: {outcome.detail}"
-        case WorkerFailure():
-            detail = outcome.detail
-        case _:
-            assert_never(outcome)
+    speedup = outcome.measurement.speedup.median if isinstance(outcome, Scored) else None
+    detail = "\n".join(explain(outcome, source=node.candidate.source))
     return Feedback(candidate=node.candidate, outcome=outcome_kind(outcome), detail=detail, speedup=speedup)
 
 

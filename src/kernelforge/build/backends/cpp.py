@@ -3,14 +3,20 @@
 Candidates may use OpenMP. They are compiled with it and linked without its library: GOMP_* and omp_* stay undefined and
 resolve against the one run time of the host process (torch's, or the runner's). A second run time beside torch's would
 bring a second thread pool that fights with the first for the same cores.
+
+The *checked form* of a candidate is the same source for the same target with AddressSanitizer and UBSan in it. It
+leaves their run time open as well: the runner of the flavour `cpu-asan` brings it.
 """
 
 from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from kernelforge.build.cache import BuildCache
 from kernelforge.build.compile import Toolchain, build_with, compiler_version, tvm_ffi_include
@@ -25,6 +31,10 @@ _LEVELS = (
     ("x86-64-v3", {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}),
     ("x86-64-v2", {"sse4_2", "ssse3", "popcnt", "cx16"}),
 )
+_CHECKED = (
+    "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer",
+)  # fmt: skip
+_LOCALS = "-ftrivial-auto-var-init="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +75,41 @@ def find_cxx(settings: Settings) -> Path:
     raise EnvironmentMissing(f"{what} was not found", hint="install g++, or set KFORGE_CXX to a compiler's path")
 
 
+@cache
+def fills_locals(compiler: Path) -> bool:
+    """Whether the compiler can give every local variable without an initialiser a pattern (g++ from 12 on)."""
+    command = [str(compiler), f"{_LOCALS}pattern", "-fsyntax-only", "-x", "c++", "/dev/null"]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def checked_backend(
+    settings: Settings, arch: str = "", *, locals_as: Literal["pattern", "zero"] = "pattern"
+) -> CppBackend:
+    """The backend of checked forms: they run in the runner flavour `cpu-asan` only.
+
+    Args:
+        locals_as: what locals without an initialiser hold, if the compiler can fill them; a result that depends on it
+            is one of uninitialised memory.
+
+    Raises:
+        EnvironmentMissing: no compiler.
+    """
+    compiler = find_cxx(settings)
+    filled = (f"{_LOCALS}{locals_as}",) if fills_locals(compiler) else ()
+    return _backend(settings, arch, (*_CHECKED, *filled))
+
+
 def _create(settings: Settings, arch: str) -> CppBackend:
+    return _backend(settings, arch, ("-O3",))
+
+
+def _backend(settings: Settings, arch: str, options: tuple[str, ...]) -> CppBackend:
     compiler = find_cxx(settings)
     target = arch or cpu_target()
     march = (f"-march={target}",) if target.startswith("x86-64") else ()
     compile_flags = (
-        "-std=c++17", "-O3", *march, "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-fno-trapping-math",
-        "-I", str(tvm_ffi_include()), "-c", "unit.cpp", "-o", "kernel.o",
+        "-std=c++17", *options, *march, "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast",
+        "-fno-trapping-math", "-I", str(tvm_ffi_include()), "-c", "unit.cpp", "-o", "kernel.o",
     )  # fmt: skip
     link_flags = ("-shared", "-Wl,-Bsymbolic", "kernel.o", "-o", "kernel.so")
     toolchain = Toolchain(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.options import ProjectOption
+from kernelforge.cli.options import ProjectOption, ProtocolName
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
 from kernelforge.cli.verb import verb
 
 if TYPE_CHECKING:
-    from kernelforge.report.rows import EvalReport
+    from kernelforge.report.judgement import EvalReport
 
 WRONG, NOT_COMPILED, FLAGGED = 4, 5, 7
 
@@ -24,26 +24,44 @@ def evaluate(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="Source with `launch`, see docs/abi.md.")],
     variant: Annotated[str, typer.Option("--variant", "-V", help="Label or unique prefix of the variant's id.")],
     project: ProjectOption = None,
+    *,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="After the gate also the complete certificate, as before an export.")
+    ] = False,
+    protocol: Annotated[
+        ProtocolName, typer.Option(help="paper: show the original paper's protocol beside ours; it decides nothing.")
+    ] = ProtocolName.OURS,
 ) -> None:
     """Judge one candidate file.
 
     Builds, verifies, times and audits it. Exit code 0 means accepted; `kforge --help` lists the others.
     """
     from kernelforge import forge
-    from kernelforge.report.tables import evaluation_grid
+    from kernelforge.report.judgement_tables import evaluation_grids
 
     folder = find_project(project)
-    report = forge.evaluate_file(source, project=folder, variant=variant)
-    out.show(report.to_json(), [evaluation_grid(report)])
+    paper = protocol is ProtocolName.PAPER
+    report = forge.evaluate_file(source, project=folder, variant=variant, certify=certify, paper=paper)
+    out.show(report.to_json(), evaluation_grids(report, certify=certify))
     if code := exit_code_of(report):
         raise typer.Exit(code)
     out.next_step("op", "show", variant, "--project", folder)
 
 
 def exit_code_of(report: EvalReport) -> int:
-    """0 accepted, 4 wrong, 5 does not compile, 7 does not do the work itself, 1 could not be judged."""
-    if report.outcome == "accepted":
-        return 0 if report.audit == "generated" else FLAGGED
-    if report.outcome == "rejected":
-        return FLAGGED if report.reason in {"delegated", "tamper"} else WRONG
-    return NOT_COMPILED if report.outcome == "build_failure" else 1
+    """0 accepted, 4 wrong, 5 does not compile, 7 does not do the work itself, 1 could not be judged.
+
+    A certificate that was asked for counts like the gate.
+    """
+    if report.outcome != "accepted":
+        return outcome_code(report.outcome, report.reason)
+    if report.certificate is not None and report.certificate.outcome != "accepted":
+        return outcome_code(report.certificate.outcome, report.certificate.reason)
+    return 0 if report.audit == "generated" else FLAGGED
+
+
+def outcome_code(outcome: str, reason: str) -> int:
+    """The exit code of a candidate that was not accepted."""
+    if outcome == "rejected":
+        return FLAGGED if reason in {"delegated", "tamper"} else WRONG
+    return NOT_COMPILED if outcome == "build_failure" else 1

@@ -26,6 +26,9 @@ def export(
         list[str] | None,
         typer.Option(metavar="VARIANT=NODE", help="Take this node, if it is valid, rather than the fastest."),
     ] = None,
+    allow_unchecked: Annotated[
+        bool, typer.Option("--allow-unchecked", help="Export kernels also if their memory cannot be checked here.")
+    ] = False,
 ) -> None:
     """Pack the fastest valid kernels.
 
@@ -38,7 +41,9 @@ def export(
     target = output or Path(folder.stem + ".cast")
     picks = parse_picks(pick or [])
     with Progress(out) as progress:
-        report = forge.export_project(folder, output=target, picks=picks, on_event=progress)
+        report = forge.export_project(
+            folder, output=target, picks=picks, allow_unchecked=allow_unchecked, on_event=progress
+        )
     out.show(report.to_json(), [export_grid(report)])
     out.next_step(*(("cast", "verify", target) if report.entries else ("forge", folder)))
 

@@ -1,4 +1,4 @@
-"""`kforge op show VARIANT`: one variant with its sizes and trials, or what a candidate of it is compiled with."""
+"""`kforge op show VARIANT`: one variant with its sizes and trials, one of its trials, or its candidates' prelude."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ def show(
     backend: Annotated[
         BackendName | None, typer.Option(help="Of --prelude. Default: that of the project's device.")
     ] = None,
+    trial: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Explain only this trial: its number, or a unique prefix of its node's id."),
+    ] = None,
 ) -> None:
     """Show one variant: sizes and trials.
 
@@ -40,7 +44,12 @@ def show(
 
     if backend is not None and not prelude:
         raise UsageError("--backend says which prelude to print", hint="add --prelude")
+    if trial is not None and prelude:
+        raise UsageError("--trial and --prelude print different things", hint="leave one of them")
     folder = find_project(project)
+    if trial is not None:
+        _show_trial(out, variant, trial, folder=folder)
+        return
     report = forge.show_variant(folder, variant)
     if prelude:
         _show_prelude(out, report, backend=backend or report.backend, folder=folder)
@@ -52,6 +61,16 @@ def show(
         grids.append(trial_grid(report.trials))
     out.show(report.to_json(), grids)
     out.next_step("forge", folder, report.row.label)
+
+
+def _show_trial(out: Output, variant: str, trial: str, *, folder: Path) -> None:
+    from kernelforge import forge
+    from kernelforge.report.judgement_tables import trial_grids
+
+    report = forge.show_trial(folder, variant, trial)
+    out.show(report.to_json(), trial_grids(report))
+    if report.trial.outcome == "accepted":
+        out.next_step("audit", report.trial.number, "--variant", report.label, "--project", folder)
 
 
 def _show_prelude(out: Output, report: VariantReport, *, backend: str, folder: Path) -> None:

@@ -39,6 +39,9 @@ def run(
     samples: Samples = 1,
     random_weights: RandomWeights = False,
     require_speedup: RequireSpeedup = None,
+    allow_unchecked: Annotated[
+        bool, typer.Option("--allow-unchecked", help="Export kernels also if their memory cannot be checked here.")
+    ] = False,
 ) -> None:
     """Do it all: capture, forge, export, measure.
 
@@ -58,6 +61,7 @@ def run(
             dtype=dtype,
             samples=samples,
             random_weights=random_weights,
+            allow_unchecked=allow_unchecked,
             on_event=progress,
             should_stop=interrupt.should_stop,
         )

@@ -1,0 +1,67 @@
+"""Judges one source file that a person or another program wrote: the verb behind `kforge eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kernelforge.build.types import Artifact
+from kernelforge.capturing import present_device
+from kernelforge.cards.types import VariantRecord
+from kernelforge.errors import NotFound
+from kernelforge.evaluate.types import Scored
+from kernelforge.generate.types import Candidate
+from kernelforge.report.evaluation import eval_report
+from kernelforge.report.judgement import EvalReport, PaperRow
+from kernelforge.settings import Settings
+from kernelforge.store.project import Project
+from kernelforge.workshop import BACKEND_OF, open_workshop
+
+
+def judge_file(
+    source: Path, project: Project, *, variant: str, certify: bool, paper: bool, settings: Settings
+) -> EvalReport:  # fmt: skip
+    """Judge a file as a candidate for a variant and store the trial.
+
+    Args:
+        certify: after the gate also the complete certificate. paper: beside ours the original paper's protocol.
+
+    Raises:
+        NotFound: the file or the variant does not exist.
+    """
+    text, record = _text(source), project.record(variant)
+    candidate = Candidate(
+        variant_id=record.variant.id, source=text, backend=BACKEND_OF[project.device], generator="manual",
+        notes=source.name,
+    )  # fmt: skip
+    certificate = row = None
+    with open_workshop(project.device, settings) as workshop:
+        built = workshop.backend.build(candidate, record.variant)
+        trial = workshop.judge.evaluate(candidate, record, project.examples, built=built)
+        node = project.append(trial)
+        if certify and isinstance(trial.outcome, Scored):
+            certificate = workshop.judge.certify(trial.outcome.artifact, record, project.examples)
+        if paper and isinstance(built, Artifact):
+            row = _paper_row(built, record, project, settings)
+    return eval_report(node, record, certificate=certificate, paper=row)
+
+
+def _text(source: Path) -> str:
+    try:
+        return source.read_text()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise NotFound(f"{source} cannot be read: {why}", hint="name a .cpp or .cu file") from error
+
+
+def _paper_row(built: Artifact, record: VariantRecord, project: Project, settings: Settings) -> PaperRow:
+    import torch
+
+    from kernelforge.evaluate.paper import paper_protocol
+    from kernelforge.runner.eager import EagerWorker
+
+    device, threads = present_device(project.device), torch.get_num_threads()
+    with EagerWorker(device, threads) as eager:
+        result = paper_protocol(
+            built, record, project.examples, eager=eager, device=device, settings=settings, threads=threads
+        )
+    return PaperRow(correct=result.correct, speedup=result.speedup, note=result.note)
