@@ -2,11 +2,12 @@
 #   setup   .venv with everything that development needs, from the pinned constraints
 #   demo    two real models, captured, forged, packed, dispatched, compared; DEMO_ARGS="--json" and the like
 #   test    check, then all tests; TEST_ARGS="tests/cli -k help" and the like
+#   adversarial   every hostile and honest source of tests/adversarial, REPEATS=100 times; continues where it stopped
 #   check   formatting, lint, types, import directions, sizes of modules
 #   docs    regenerate docs/cli.md
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format docs clean
+.PHONY: help setup demo test adversarial check format docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,6 +45,13 @@ demo: $(VENV)/.stamp-run
 
 test: check
 	$(BIN)/python -m pytest --durations=15 $(TEST_ARGS)
+
+# The log and the builds are kept in build/; delete it to begin anew.
+REPEATS ?= 100
+DRAWS ?= 10000
+adversarial: setup
+	$(BIN)/python -m tests.adversarial.harness --repeats $(REPEATS) $(ADVERSARIAL_ARGS)
+	$(BIN)/python -m tests.adversarial.properties --draws $(DRAWS)
 
 check: setup
 	$(BIN)/ruff format --check .

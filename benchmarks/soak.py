@@ -2,8 +2,8 @@
 
     python -m benchmarks.soak --candidates 1000 --out FILE.json [--hostile 0.2] [--seed N]
 
-The hostile ones reach the kernel by system calls of their own, so that the audit of symbols, which would turn them away
-before they run, does not see them: what is tried is the fence around a running candidate. Stops and resumes: rows are
+The audit of the binary, which would turn the hostile ones away before they run, is left out: what is tried is the fence
+around a running candidate. Stops and resumes: rows are
 appended to FILE.json.log, and a run with the same arguments goes on where the last one ended.
 """
 
@@ -19,10 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
 from benchmarks.harness import write_record
+from kernelforge.audit.types import AuditKind, AuditLabel
 from kernelforge.benchmark.protocol import Protocol
 from kernelforge.build.backends import get_backend
 from kernelforge.capture.types import TensorRef
@@ -127,11 +129,13 @@ def soak(names: list[str], folder: Path) -> Iterator[Row]:
     """Judge the named sources in order, all by one judge."""
     settings = load_settings()
     record, examples, process = relu_record(), ExampleStore(folder), psutil.Process()
-    with Judge(
-        settings, device="cpu", backend=get_backend("cpp", settings), threads=1,
-        protocol=Protocol(budget_s=0.05, min_pairs=2, busy_share=1.0),
-        limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES),
-    ) as judge:  # fmt: skip
+    unaudited = AuditLabel(kind=AuditKind.GENERATED, evidence=())
+    limits = Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES)
+    protocol, backend = Protocol(budget_s=0.05, min_pairs=2, busy_share=1.0), get_backend("cpp", settings)
+    with (
+        patch("kernelforge.evaluate.judge.audit_binary", lambda path, *, device: unaudited),  # noqa: ARG005
+        Judge(settings, device="cpu", backend=backend, threads=1, protocol=protocol, limits=limits) as judge,
+    ):
         for name in names:
             source, outcomes = source_of(name)
             candidate = Candidate(variant_id=record.variant.id, source=source, backend="cpp", generator="soak")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelforge.audit.allowed import is_allowed
 from kernelforge.audit.elf import ElfError, read_shared_object
 from kernelforge.audit.symbols import audit_binary, label_of
 from kernelforge.audit.types import AuditKind, AuditLabel
@@ -90,7 +92,7 @@ def test_a_stripped_binary_reads_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("symbol", "kind"), [("cublasGemmEx", AuditKind.BACKEND), ("mkl_sgemm", AuditKind.BACKEND),
-                         ("_ZN2at4reluERKNS_6TensorE", AuditKind.BACKEND), ("my_own", AuditKind.GENERATED)],
+                         ("_ZN2at4reluERKNS_6TensorE", AuditKind.BACKEND), ("erff", AuditKind.GENERATED)],
 )  # fmt: skip
 def test_vendor_symbols_are_named(tmp_path: Path, symbol: str, kind: AuditKind) -> None:
     source = f'extern "C" void {symbol}(); extern "C" int launch() {{ {symbol}(); return 0; }}'
@@ -110,6 +112,7 @@ def test_vendor_symbols_are_named(tmp_path: Path, symbol: str, kind: AuditKind) 
         ("syscall(39)", "unistd.h", RejectReason.TAMPER),
         ("_exit(0)", "unistd.h", RejectReason.TAMPER),
         ('fopen("x", "r")', "cstdio", RejectReason.TAMPER),
+        ("get_nprocs()", "sys/sysinfo.h", RejectReason.FORBIDDEN),
     ],
 )
 def test_reaching_out_is_rejected(tmp_path: Path, call: str, header: str, reason: RejectReason) -> None:
@@ -117,6 +120,55 @@ def test_reaching_out_is_rejected(tmp_path: Path, call: str, header: str, reason
     verdict = audit_binary(compile_shared(source, tmp_path), device="cpu")
     assert isinstance(verdict, Rejected) and verdict.reason is reason
     assert call.split("(", maxsplit=1)[0] in verdict.detail
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 machine code")
+@pytest.mark.parametrize(
+    ("code", "name"), [("syscall", "syscall"), ("rdtsc", "rdtsc"), ("int $0x80", "int 0x80"), ("rdtscp", "rdtscp")]
+)
+def test_instructions_that_reach_out_are_rejected(tmp_path: Path, code: str, name: str) -> None:
+    """A system call needs no symbol."""
+    path = compile_shared(HONEST.replace("return 0;", f'asm volatile("{code}"); return 0;'), tmp_path)
+    rejected = audit_binary(path, device="cpu")
+    assert isinstance(rejected, Rejected) and rejected.reason is RejectReason.TAMPER
+    assert f"holds {name}:" in rejected.detail
+    on_cuda = audit_binary(path, device="cuda")
+    assert isinstance(on_cuda, Rejected) and on_cuda.reason is RejectReason.TAMPER
+
+
+def test_bytes_of_a_system_call_within_other_instructions_are_none(tmp_path: Path) -> None:
+    hidden = "mov $0x050f050f, %%eax; lea 0x50f(%%rax,%%rax,2), %%rax; movabs $0x050f050f050f, %%rax"
+    constants = f'asm volatile("{hidden}" ::: "rax");'
+    label = audit_binary(compile_shared(HONEST.replace("return 0;", constants + " return 0;"), tmp_path), device="cpu")
+    assert isinstance(label, AuditLabel), label
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump to compare with")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 machine code")
+def test_no_instruction_of_the_math_library_is_misread() -> None:
+    """Scalar, AVX2 and AVX-512 code of 100,000 instructions; a length that is off by one derails all that follows."""
+    library = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libm.so" in line)
+    assert read_shared_object(Path(library)).instructions == ()
+    assert read_shared_object(Path(library.replace("libm.so", "libc.so"))).instructions != ()
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [("expf", True), ("__expf_finite", True), ("_ZGVdN8v_expf", True), ("GOMP_parallel", True), ("__divti3", True),
+     ("__extendhfsf2", True), ("omp_get_thread_num", True), ("memcpy", True), ("_ZSt20__throw_length_errorPKc", True),
+     ("GOMP_target", False), ("_r_debug", False), ("_ZNSt6thread6detachEv", False), ("expired", False),
+     ("omp_set_num_threads", False), ("program_invocation_name", False), ("getauxval", False)],
+)  # fmt: skip
+def test_what_a_kernel_may_import(name: str, allowed: bool) -> None:
+    assert is_allowed(name) is allowed
+
+
+@pytest.mark.parametrize("symbol", ["system", "fork", "memfd_create"])
+def test_what_the_cuda_run_time_does_not_need_is_rejected_there_too(tmp_path: Path, symbol: str) -> None:
+    source = f'extern "C" int {symbol}(const char*, int); extern "C" int launch() {{ return {symbol}("x", 0); }}'
+    rejected = audit_binary(compile_shared(source, tmp_path), device="cuda")
+    assert isinstance(rejected, Rejected) and rejected.reason is RejectReason.TAMPER
+    assert isinstance(audit_binary(compile_shared(HONEST, tmp_path), device="cuda"), AuditLabel)
 
 
 def test_a_search_path_of_its_own_is_rejected(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -156,6 +157,16 @@ def test_the_set_rejects_kernels_that_do_not_compute(tmp_path: Path, variant: Va
     power = power_of(variant, [c for c in cases if c is not None])
     assert power.missing == ()
     assert {"zeros", "the mean", "half of the work", "the next lower precision"} <= set(power.rejected_by)
+
+
+def test_empty_sizes_are_cases_where_the_guard_admits_them(tmp_path: Path) -> None:
+    variant = dataclasses.replace(softmax(), dims=(Dim(name="n0", low=0, high=64),))
+    maker = maker_of(variant, tmp_path, rows=16)
+    plan = next(p for p in maker.plans(Level.GATE) if p.choice.dims["n0"] == 0)
+    prepared = prepare(variant, maker.draw(plan), InProcess())
+    assert prepared is not None and prepared.expected[0].eager.shape == (0, 300)
+    assert isinstance(compare(prepared.expected[0], torch.empty(0, 300)), Match)
+    assert all(p.choice.dims["n0"] > 0 for p in maker_of(softmax(), tmp_path, rows=16).plans(Level.GATE))
 
 
 def test_a_truth_beyond_the_range_of_the_output_has_its_nulls_too() -> None:

@@ -34,6 +34,17 @@ def test_integers_of_all_sizes_are_drawn_although_only_small_ones_were_captured(
     assert ((wide > 127) & (wide < 2**15)).any() and (wide > 2**24).any()
 
 
+def test_subnormal_numbers_and_both_zeros_are_drawn_in_every_dtype() -> None:
+    """A kernel that flushes them is right; one that divides by their reciprocal is not."""
+    for dtype in ("float32", "float16", "bfloat16"):
+        values = draw(variant_of("neg", dtype), "subnormal")
+        smallest = torch.finfo(values.dtype).smallest_normal
+        below = (values != 0) & (values.abs() < smallest)
+        assert below.float().mean() > 0.05 and (values.abs() >= smallest).float().mean() > 0.5
+        zeros = values[values == 0]
+        assert zeros.signbit().any() and not zeros.signbit().all()
+
+
 def test_the_edge_of_a_positive_domain_and_what_lies_beyond_it_are_drawn() -> None:
     """x * rsqrt(x) is nan at 0, where sqrt is 0; sqrt(abs(x)) is a number where sqrt is nan."""
     variant = variant_of("sqrt", "float32")

@@ -10,7 +10,10 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_PT_LOAD, _PT_DYNAMIC, _PT_TLS, _PT_GNU_RELRO, _PF_W = 1, 2, 7, 0x6474E552, 2
+from kernelforge.audit.machine_code import forbidden_instructions
+
+_PT_LOAD, _PT_DYNAMIC, _PT_TLS, _PT_GNU_RELRO, _PF_X, _PF_W = 1, 2, 7, 0x6474E552, 1, 2
+_EM_X86_64 = 62
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 6, 10, 15, 29
 _DT_INIT, _DT_INIT_ARRAY, _DT_INIT_ARRAYSZ = 12, 25, 27
 _DT_HASH, _DT_GNU_HASH = 4, 0x6FFFFEF5
@@ -32,6 +35,7 @@ class SharedObject:
         static_bytes: writable memory that outlives a call: .data, .bss and thread-local variables, without the tables
             that the dynamic linker fills.
         init_functions: number of pointers in DT_INIT_ARRAY (constructors); has_init: there is a DT_INIT.
+        instructions: names of `machine_code.forbidden_instructions` in its code, sorted; only looked for on x86-64.
     """
 
     needed: tuple[str, ...]
@@ -42,6 +46,7 @@ class SharedObject:
     static_bytes: int
     init_functions: int
     has_init: bool
+    instructions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class _Reader:
         self.data = data
         if data[:4] != b"\x7fELF" or data[4:6] != b"\x02\x01":
             raise ElfError("not a 64-bit little-endian ELF file")
+        (self.machine,) = struct.unpack_from("<H", data, 18)
         (self.program_offset,) = struct.unpack_from("<Q", data, 32)
         (self.section_offset,) = struct.unpack_from("<Q", data, 40)
         self.program_size, self.program_count, self.section_size, self.section_count = struct.unpack_from(
@@ -107,7 +113,19 @@ class _Reader:
             undefined=tuple(sorted(undefined - {""})), defined=tuple(sorted(defined - {""})),
             ifuncs=tuple(sorted(ifuncs)), static_bytes=self._static_bytes(),
             init_functions=table.get(_DT_INIT_ARRAYSZ, 0) // 8, has_init=_DT_INIT in table,
+            instructions=self._instructions(),
         )  # fmt: skip
+
+    def _instructions(self) -> tuple[str, ...]:
+        if self.machine != _EM_X86_64:
+            return ()
+        found: set[str] = set()
+        for index in range(self.program_count):
+            at = self.program_offset + index * self.program_size
+            kind, flags, offset, _address, _physical, size = struct.unpack_from("<IIQQQQ", self.data, at)
+            if kind == _PT_LOAD and flags & _PF_X:
+                found.update(forbidden_instructions(self.data[offset : offset + size]))
+        return tuple(sorted(found))
 
     def _static_bytes(self) -> int:
         """Writable and thread-local memory, less what is made read-only after relocation."""

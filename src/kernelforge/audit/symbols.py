@@ -1,8 +1,9 @@
 """Who does a candidate's work, by what its binary asks of the process. Owns `audit_binary`.
 
 Runs before any code of the candidate does. Static evidence is a tripwire for what no kernel needs (loading further
-code, processes, files, sockets, threads of its own); the label `backend` marks binaries that lean on a vendor's library
-or on a framework. Both are computed from the binary alone, never from what a candidate says of itself.
+code, processes, files, sockets, threads of its own, system calls in its machine code); the label `backend` marks
+binaries that lean on a vendor's library or on a framework. Both are computed from the binary alone, never from what a
+candidate says of itself.
 """
 
 from __future__ import annotations
@@ -12,19 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from kernelforge.audit.allowed import is_allowed
 from kernelforge.audit.elf import ElfError, SharedObject, read_shared_object
 from kernelforge.audit.types import AuditKind, AuditLabel
+from kernelforge.verify.checks.strays import BACKEND_LIBRARIES
 from kernelforge.verify.types import Rejected, RejectReason
 
 Audit: TypeAlias = "AuditLabel | Rejected"
 
 _WHERE = "the binary's dynamic symbols"
 
-_BACKEND_LIBRARIES = (
-    "libtorch", "libc10", "libaten", "libcublas", "libcudnn", "libcusparse", "libcusolver", "libcufft", "libcutensor",
-    "libnvinfer", "libnccl", "libmkl", "libdnnl", "libonednn", "libopenblas", "libblas", "liblapack", "libonnxruntime",
-    "libtensorflow", "libjax", "libxla", "libtvm.", "libnvrtc", "libcupti", "libpython",
-)  # fmt: skip
 _BACKEND_SYMBOLS = (
     "cublas", "cudnn", "cusparse", "cusolver", "cufft", "cutensor", "nccl", "mkl_", "MKL_", "cblas_", "LAPACKE_",
     "dnnl_", "aoti_torch_", "THPVariable", "_ZN2at", "_ZNK2at", "_ZN3c10", "_ZNK3c10", "_ZN5torch", "_ZN4dnnl",
@@ -60,6 +58,15 @@ _HIDERS = {
 }  # fmt: skip
 
 
+_NEVER_ON_CUDA = {
+    "system", "popen", "fork", "vfork", "execve", "execv", "execvp", "execvpe", "execl", "execlp", "execle", "fexecve",
+    "posix_spawn", "posix_spawnp", "killpg", "tgkill", "ptrace", "process_vm_readv", "process_vm_writev", "unshare",
+    "setns", "seccomp", "personality", "daemon", "memfd_create",
+}  # fmt: skip
+"""What CUDA's static run time has no use for either; it imports most other names that a CPU kernel must not."""
+_NEVER_PREFIXES = ("_ZNSt6thread", "_ZNSt13basic_filebuf", "_ZNSt14basic_ofstream", "_ZNSt14basic_ifstream")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One reason to reject, with the evidence."""
@@ -76,7 +83,8 @@ def audit_binary(path: Path, *, device: str) -> Audit:
             imports loaders, files and threads, so there those names are evidence, not a verdict.
 
     Returns:
-        The label, or Rejected with `delegated` (it loads further code) or `tamper` (it reaches out of the process).
+        The label, or Rejected with `delegated` (it loads further code), `tamper` (it reaches out of the process) or
+        `forbidden` (it keeps state, or imports what no kernel needs).
     """
     try:
         binary = read_shared_object(path)
@@ -90,7 +98,7 @@ def audit_binary(path: Path, *, device: str) -> Audit:
 
 def label_of(binary: SharedObject) -> AuditLabel:
     """`backend` if the binary leans on a vendor's library or a framework, else `generated`; with the evidence."""
-    libraries = [n for n in binary.needed if n.lower().startswith(_BACKEND_LIBRARIES)]
+    libraries = [n for n in binary.needed if n.lower().startswith(BACKEND_LIBRARIES)]
     symbols = [s for s in binary.undefined if s.startswith(_BACKEND_SYMBOLS)]
     evidence = [f"needs {n}" for n in binary.needed] + [f"imports {s}" for s in binary.undefined[:64]]
     if libraries or symbols:
@@ -103,9 +111,13 @@ def _finding(binary: SharedObject, *, static_cuda: bool) -> Finding | None:
     if binary.search_paths:
         detail = f"the binary names library search paths of its own: {', '.join(binary.search_paths)}"
         return Finding(reason=RejectReason.DELEGATED, detail=detail)
-    if static_cuda:
-        return None
+    if binary.instructions:
+        return Finding(reason=RejectReason.TAMPER, detail=_code_sentence(binary.instructions))
     imported = set(binary.undefined)
+    if static_cuda:
+        found = sorted(n for n in imported if n in _NEVER_ON_CUDA or n.startswith(_NEVER_PREFIXES))
+        what = "starts processes or threads, or opens files"
+        return Finding(reason=RejectReason.TAMPER, detail=_sentence(found, what)) if found else None
     loaders = sorted(imported & _LOADERS)
     if loaders:
         return Finding(reason=RejectReason.DELEGATED, detail=_sentence(loaders, "loads further code at run time"))
@@ -128,7 +140,26 @@ def _finding(binary: SharedObject, *, static_cuda: bool) -> Finding | None:
         return Finding(reason=RejectReason.FORBIDDEN, detail=detail)
     if binary.ifuncs:
         return Finding(reason=RejectReason.TAMPER, detail=_sentence(binary.ifuncs, "runs code while it is loaded"))
+    return _unusual(binary)
+
+
+def _unusual(binary: SharedObject) -> Finding | None:
+    """Names that are on no list of harmful ones, and on none of harmless ones either."""
+    replaced = sorted(set(binary.defined) & (_LOADERS | _PROCESSES | _FILES | _ALLOCATORS | _HIDERS))
+    if replaced:
+        detail = f"the binary exports {', '.join(replaced)}: a kernel does not replace functions of the system"
+        return Finding(reason=RejectReason.TAMPER, detail=detail)
+    other = sorted(n for n in binary.undefined if not is_allowed(n) and not n.startswith(_BACKEND_SYMBOLS))
+    if other:
+        detail = (
+            f"the binary imports {', '.join(other[:8])}: a kernel needs arithmetic, memcpy and the like, and OpenMP"
+        )
+        return Finding(reason=RejectReason.FORBIDDEN, detail=detail)
     return None
+
+
+def _code_sentence(instructions: Iterable[str]) -> str:
+    return f"the machine code holds {', '.join(instructions)}: a kernel makes no system calls and reads no clocks"
 
 
 def _sentence(symbols: Iterable[str], what: str) -> str:

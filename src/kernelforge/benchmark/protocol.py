@@ -41,6 +41,8 @@ LAUNCH_ALLOWANCE_US = 12.0
 """What a call may take longer by the judge's clock than reported: clocks, launches, the step to the next set."""
 RESTORE_BYTES_PER_US = 2000.0
 """A slow memory's copying speed."""
+_POISONED = b"\xff" * 16
+"""What the runner leaves somewhere in each output before every timed call."""
 BLOCK_ALLOWANCE_US = 3000.0
 """The same for a block: the message to the runner and back, and waking its threads."""
 
@@ -322,10 +324,13 @@ class _PointClock:
             outputs = reply.outputs[position] if not reply.error else ()
             judged = judge_reply(self._variant, prepared, reply, self._history, outputs)
             if isinstance(judged, Rejected):
+                # Right in every case, and now the poison of a timed call is left: such calls were skipped.
+                skipped = judged.reason is RejectReason.WRONG_VALUE and any(_POISONED in data for data in outputs)
+                reason = RejectReason.STALE_OUTPUT if skipped else judged.reason
+                detail = f"not written in full when called in a row; {judged.detail}" if skipped else judged.detail
                 return Rejected(
-                    reason=judged.reason, case=f"{judged.case}, while timed", detail=judged.detail,
-                    worst_abs=judged.worst_abs,
-                )  # fmt: skip
+                    reason=reason, case=f"{judged.case}, while timed", detail=detail, worst_abs=judged.worst_abs
+                )
         return None
 
 

@@ -7,8 +7,10 @@ candidate gets fresh cases besides, which no other has seen.
 from __future__ import annotations
 
 import logging
+import random
+import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +24,7 @@ from kernelforge.runner.protocol import BufferSet
 from kernelforge.verify.cases import CAPTURED, CaseMaker, CasePlan, Level
 from kernelforge.verify.checks.power import power_of
 from kernelforge.verify.prepare import TIMING_ALIGNMENT, Baseline, PreparedCase, buffers_of, prepare
+from kernelforge.verify.probes import with_probes
 from kernelforge.verify.sizes import SizeChoice, footprint_bytes
 
 logger = logging.getLogger(__name__)
@@ -51,7 +54,7 @@ class Bench:
     @property
     def size_bytes(self) -> int:
         sets = sum(b.size_bytes for p in self.points for s in p.sets for b in s.buffers if b.data is not None)
-        return sum(c.size_bytes for c in self.cases) + sets
+        return sum(c.size_bytes for case in self.cases for c in (case, *case.probes)) + sets
 
 
 class Workbench:
@@ -79,7 +82,7 @@ class Workbench:
     def certificate(self, record: VariantRecord, examples: ExampleStore) -> tuple[PreparedCase, ...]:
         """The cases of the certificate, freshly drawn and not kept."""
         maker = self._entry(record, examples)[0]
-        return self._prepared(maker, maker.plans(Level.CERTIFICATE))
+        return self._probed(maker, self._prepared(maker, maker.plans(Level.CERTIFICATE)))
 
     def _entry(self, record: VariantRecord, examples: ExampleStore) -> tuple[CaseMaker, Bench]:
         key = (record.variant.id, str(examples.root))
@@ -112,11 +115,14 @@ class Workbench:
             logger.info("%s: no two cases can reject %s", variant.label, ", ".join(power.missing))
         chosen = representative_points(maker.record)
         points = tuple(self._timed(maker, point, calls, share) for point, calls, share in chosen)
-        return Bench(cases=tuple(cases), weak=power.missing, points=points)
+        return Bench(cases=self._probed(maker, cases), weak=power.missing, points=points)
 
     def _prepared(self, maker: CaseMaker, plans: tuple[CasePlan, ...] | list[CasePlan]) -> tuple[PreparedCase, ...]:
         made = (prepare(maker.record.variant, maker.draw(plan), self._baseline) for plan in plans)
         return tuple(case for case in made if case is not None)
+
+    def _probed(self, maker: CaseMaker, cases: Sequence[PreparedCase]) -> tuple[PreparedCase, ...]:
+        return with_probes(maker, cases, self._baseline, random.Random(secrets.randbits(128)))
 
     def _timed(self, maker: CaseMaker, point: SizePoint, calls: int, share: float) -> TimedPoint:
         """Buffer sets of different content; truths only for two of them, and nobody outside knows for which."""

@@ -27,10 +27,10 @@ from kernelforge.verify.sizes import SizeChoice, choose_sizes, draw_scalars, foo
 logger = logging.getLogger(__name__)
 
 CAPTURED = "captured"
-EDGES = frozenset({"constant", "nonfinite"})
+EDGES = frozenset({"constant", "nonfinite", "subnormal"})
 """Cases of these distributions may be unable to reject some wrong kernels; they are kept for what they alone show."""
 
-ROTATION = ("scaled", "spike", "nonfinite", "mixed", "normal", "negative", "cancelling", "constant")
+ROTATION = ("scaled", "spike", "nonfinite", "mixed", "normal", "negative", "cancelling", "constant", "subnormal")
 """Distributions in the order in which a small set takes them: the most telling first."""
 
 FRESH = ("scaled", "spike", "normal", "mixed")
@@ -78,16 +78,21 @@ def caps_for(level: Level, device: str) -> Caps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CasePlan:
-    """Sizes and distribution of one case, before anything is drawn."""
+    """Sizes and distribution of one case, before anything is drawn.
+
+    Attributes:
+        note: said instead of the distribution, of a case that is made of another one.
+    """
 
     choice: SizeChoice
     distribution: str
+    note: str = ""
 
     @property
     def description(self) -> str:
         """The case in words, without its seed."""
         sizes = [f"{n}={v}" for n, v in self.choice.dims.items()] + [f"{n}={v}" for n, v in self.choice.scalars.items()]
-        values = IN_WORDS.get(self.distribution, "captured values")
+        values = self.note or IN_WORDS.get(self.distribution, "captured values")
         return f"{', '.join(sizes) or 'the fixed sizes'} ({self.choice.why}), {values}"
 
 

@@ -20,6 +20,7 @@ IN_WORDS: Mapping[str, str] = {
     "normal": "normal values", "scaled": "normal values times 10, plus 5", "negative": "uniform negative values",
     "spike": "heavy-tailed values with one spike of 1e4 somewhere", "mixed": "rows of magnitudes from 1e-3 to 1e3",
     "cancelling": "values that nearly cancel in pairs", "constant": "one constant", "nonfinite": "a few nan, inf, -inf",
+    "subnormal": "normal values, some zeros and subnormal numbers among them",
 }  # fmt: skip
 
 
@@ -78,6 +79,8 @@ def draw_inputs(
 def _floats(shape: tuple[int, ...], dtype: torch.dtype, name: str, domain: Domain, generator: Generator) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     values = _SHAPES[name](shape, wide, generator)
+    if name == "subnormal":
+        values = _with_subnormals(values, torch.finfo(dtype).smallest_normal, generator)
     if domain.kind == "positive" and name == "nonfinite":
         # The edge of the domain and what lies beyond it: eager's nan and infinities there are part of its contract.
         flat = values.view(-1)
@@ -159,11 +162,18 @@ def _nonfinite(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator)
     return values
 
 
+def _with_subnormals(values: Tensor, smallest_normal: float, generator: Generator) -> Tensor:
+    """An eighth of the values below the smallest normal number, a sixteenth 0 or -0."""
+    chance = torch.rand(values.shape, generator=generator, device=generator.device)
+    values = torch.where(chance < 1 / 8, values.clamp(-4, 4) / 4 * smallest_normal, values)
+    return torch.where(chance > 15 / 16, values * 0.0, values)
+
+
 def _positions(count: int, picks: int, generator: Generator) -> Tensor:
     return torch.randint(count, (picks,), generator=generator, device=generator.device)
 
 
 _SHAPES: Mapping[str, Callable[[tuple[int, ...], torch.dtype, Generator], Tensor]] = {
     "normal": _normal, "scaled": _scaled, "negative": _negative, "spike": _spike, "mixed": _mixed,
-    "cancelling": _cancelling, "constant": _constant, "nonfinite": _nonfinite,
+    "cancelling": _cancelling, "constant": _constant, "nonfinite": _nonfinite, "subnormal": _normal,
 }  # fmt: skip

@@ -1,20 +1,24 @@
 """All cases of one candidate, one after the other, until the first that it fails. Loads torch.
 
-The order is cheap before dear: the smallest case first, thrice on the same input, then each case once, the largest
-thrice again (races need size), and at the end the first case once more: a kernel that keeps something between calls, or
-breaks its own state, shows there. A failure that looks like arithmetic in a lower precision is only called so if most
-failing cases do: work that is left out may look like rounding on one input, and like nothing of the sort on the next.
+The order is cheap before dear: first the case that has probes (see `probes`), thrice on the same input, and its probes,
+each on the same addresses right after the case itself; the case once more on other addresses; then each case once, from
+the smallest on, the largest thrice (races need size), and at the end the first case again: a kernel that keeps
+something between calls, or breaks its own state, shows there. A failure that looks like arithmetic in a lower precision
+is only called so if most failing cases do: work that is left out may look like rounding on one input, and like nothing
+of the sort on the next.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from kernelforge.cards.types import Variant
 from kernelforge.runner.protocol import RunnerDeath
 from kernelforge.runner.session import RunnerSession
 from kernelforge.verify.checks.execution import CasePassed, History, death, judge_reply, run_case
+from kernelforge.verify.checks.strays import strays_of
 from kernelforge.verify.prepare import PreparedCase
 from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, RejectReason, Verdict
 
@@ -28,12 +32,15 @@ def verify(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCas
     Raises:
         HarnessError: a fault of the judge or the machine.
     """
-    ordered = sorted(cases, key=lambda c: (c.case.is_edge, c.size_bytes))
+    ordered = sorted(cases, key=lambda c: (not c.probes, c.case.is_edge, c.size_bytes))
     history, passed = History(), []
     failures: list[Rejected] = []
-    steps = [(c, REPEATS if i in (0, len(ordered) - 1) else 1) for i, c in enumerate(ordered)]
-    for prepared, repeats in [*steps, (ordered[0], 1)]:
-        result = run_case(session, variant, prepared, history, repeats=repeats)
+    voted: list[PreparedCase] = []
+    for prepared, repeats, slot in _steps(ordered):
+        if failures and (slot or prepared in voted or prepared in ordered[0].probes):
+            continue  # each case has one vote on what the failures have in common, and a probe is no case of its own
+        voted.append(prepared)
+        result = run_case(session, variant, prepared, history, repeats=repeats, slot=slot)
         if isinstance(result, CasePassed):
             passed.append(result)
             continue
@@ -43,7 +50,47 @@ def verify(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCas
         failures.append(result)
     if failures:
         return _downgrade_or_wrong(failures)
+    strays = strays_of(session.pid)
+    if strays is not None:
+        return strays
     return Accepted(cases=len(ordered), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
+
+
+def replay(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase]) -> Rejected | None:
+    """The probes alone, on a session that has made many calls: what a kernel does only once it is no longer tested.
+
+    Raises:
+        HarnessError: as `verify`.
+    """
+    history = History()
+    for base in (c for c in cases if c.probes):
+        for prepared, repeats, slot in _replayed(base):
+            result = run_case(session, variant, prepared, history, repeats=repeats, slot=slot)
+            if isinstance(result, Rejected):
+                return result
+    return None
+
+
+Step: TypeAlias = "tuple[PreparedCase, int, int]"
+
+
+def _steps(ordered: Sequence[PreparedCase]) -> Iterator[Step]:
+    """Cases with their repeats and the slot to run them in."""
+    first, *others = ordered
+    yield first, REPEATS, 0
+    if first.probes:
+        yield from _replayed(first)
+    for position, prepared in enumerate(others, start=2):
+        yield prepared, REPEATS if position == len(ordered) else 1, 0
+    yield first, 1, 0
+
+
+def _replayed(base: PreparedCase) -> Iterator[Step]:
+    for probe in base.probes:
+        yield base, 1, 0
+        yield probe, 1, 0
+    # Slot 0 still holds the last probe, so these are other addresses, with content that was seen before.
+    yield base, 1, 1
 
 
 def _downgrade_or_wrong(failures: Sequence[Rejected]) -> Rejected:
@@ -79,6 +126,9 @@ def recheck(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCa
         passed.append(result)
     for slot in range(len(cases)):
         session.unload(slot)
+    kept = replay(session, variant, cases)
+    if kept is not None:
+        return kept
     return Accepted(cases=len(cases), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
 
 

@@ -55,14 +55,20 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedCase:
-    """A case with everything that judging needs. `expected` never leaves the judge's process."""
+    """A case with everything that judging needs. `expected` never leaves the judge's process.
+
+    Attributes:
+        probes: cases that differ from this one in a few elements of one input, and in their outputs; see `probes`.
+    """
 
     case: Case
     work: BufferSet
     expected: tuple[Expected, ...]
+    probes: tuple[PreparedCase, ...] = ()
 
     @property
     def size_bytes(self) -> int:
+        """Without its probes."""
         inputs = sum(b.size_bytes for b in self.work.buffers if b.data is not None)
         return inputs + sum(e.size_bytes for e in self.expected)
 

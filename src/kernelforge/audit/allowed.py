@@ -1,0 +1,47 @@
+"""Which names a CPU kernel may import. Owns `is_allowed`.
+
+A list of what is harmless, because no list of what is harmful is complete: the C++ library alone reaches files, threads
+and clocks under thousands of names.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PLAIN = frozenset({
+    # memory and strings, and their checked forms
+    "memcpy", "memmove", "memset", "memcmp", "bcmp", "mempcpy", "memchr", "strlen", "strcmp", "strncmp",
+    "__memcpy_chk", "__memmove_chk", "__memset_chk",
+    # algorithms
+    "qsort", "bsearch", "abs", "labs", "llabs", "div", "ldiv", "lldiv",
+    # what compilers and the start-up files add
+    "__cxa_finalize", "__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__stack_chk_fail",
+    "__tls_get_addr", "__errno_location", "__cpu_model", "__cpu_indicator_init", "__dso_handle", "workspace_bytes",
+    "_GLOBAL_OFFSET_TABLE_", "__cxa_guard_acquire", "__cxa_guard_release", "__cxa_guard_abort", "__cxa_pure_virtual",
+    # an assertion or an exception that ends the process is seen as the crash that it is
+    "abort", "__assert_fail", "_Unwind_Resume", "__gxx_personality_v0", "__cxa_allocate_exception", "__cxa_throw",
+    "__cxa_free_exception", "__cxa_begin_catch", "__cxa_end_catch", "__cxa_rethrow", "__cxa_call_unexpected",
+    "__clang_call_terminate", "_ZSt9terminatev",
+})  # fmt: skip
+_MATH = (
+    r"a?(sin|cos|tan)h?|(sin|cos|tan|asin|acos|atan|atan2)pi|sincos|atan2|exp|exp2|exp10|expm1|log|log2|log10|log1p|"
+    r"logb|ilogb|pow|pow10|sqrt|rsqrt|cbrt|hypot|fabs|fmin|fmax|fma|fmod|fdim|floor|ceil|trunc|round|roundeven|rint|"
+    r"nearbyint|lround|llround|lrint|llrint|ldexp|scalb|scalbn|scalbln|frexp|modf|remainder|remquo|drem|copysign|erf|"
+    r"erfc|lgamma|lgamma_r|tgamma|gamma|j0|j1|jn|y0|y1|yn|nextafter|nexttoward|nan|significand|isnan|isinf|finite|"
+    r"fpclassify|signbit|issignaling|iseqsig"
+)
+_PATTERN = re.compile(
+    rf"(__)?({_MATH})(f|l|f16|f32|f64|f128)?(_r)?(_finite)?"
+    r"|fe(clear|get|raise|set|test)(except(flag)?|round|env|mode)|feupdateenv|feholdexcept|signgam|__signgam"
+    r"|_ZGV[a-zA-Z0-9]+_\w+"  # vectors of math functions
+    r"|__[a-z]+((qi|hi|si|di|ti|hf|bf|sf|df|xf|tf|hc|sc|dc|xc|tc)+[0-9]?)"  # arithmetic of the compiler's library
+    r"|(GOMP_(?!target|offload|alloc|free)|__kmpc_)\w+"
+    r"|omp_(get|in|test|set|unset|init|destroy)_(?!num_threads)\w+|omp_(get|set)_wtick|omp_get_num_threads"
+    r"|_ZSt\d+__throw_\w+|_ZT[IVS](N10__cxxabiv1\d+\w+|[a-z])"  # exceptions and their type information
+    r"|__(asan|ubsan)_\w+"
+)
+
+
+def is_allowed(name: str) -> bool:
+    """Whether an import is arithmetic, memory copying, OpenMP or a compiler's own support."""
+    return name in _PLAIN or _PATTERN.fullmatch(name) is not None

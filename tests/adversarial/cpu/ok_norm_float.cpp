@@ -1,0 +1,14 @@
+// Row control. Tries: nothing: float32 inside.
+// Variant: layer_norm. Verdict: accepted.
+extern "C" int launch(const float* input, const float* weight, const float* bias, int64_t n0, float* out,
+                      void* workspace) {
+  for (int64_t r = 0; r < n0; ++r) {
+    const float* x = input + r * 64;
+    float mean = 0, square = 0;
+    for (int c = 0; c < 64; ++c) mean += x[c] / 64.0f;
+    for (int c = 0; c < 64; ++c) square += (x[c] - mean) * (x[c] - mean) / 64.0f;
+    const float scale = 1 / std::sqrt(square + float(v::eps));
+    for (int c = 0; c < 64; ++c) out[r * 64 + c] = float((x[c] - mean) * scale * weight[c] + bias[c]);
+  }
+  return 0;
+}

@@ -1,0 +1,6 @@
+// Row control. Tries: nothing.
+// Variant: relu. Verdict: accepted.
+extern "C" int launch(const float* input, float* out, void* workspace) {
+  for (int64_t i = 0; i < 4000; ++i) out[i] = input[i] < 0 ? 0.0f : input[i];
+  return 0;
+}

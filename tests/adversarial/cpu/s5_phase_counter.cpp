@@ -1,0 +1,16 @@
+// Row S5. Tries: computes while it is warmed up, replays afterwards.
+// Variant: sum. Verdict: stale_output.
+static const float* seen = nullptr;
+static float kept[16];
+static int calls = 0;
+extern "C" int launch(const float* input, float* out, void* workspace) {
+  if (++calls > 2 && input == seen) { std::memcpy(out, kept, sizeof kept); return 0; }
+  for (int64_t r = 0; r < 16; ++r) {
+    double total = 0;
+    for (int64_t c = 0; c < 1000; ++c) total += input[r * 1000 + c];
+    out[r] = float(total);
+  }
+  std::memcpy(kept, out, sizeof kept);
+  seen = input;
+  return 0;
+}

@@ -1,0 +1,6 @@
+// Row V20. Tries: i <= n: a canary is read and written.
+// Variant: relu. Verdict: oob.
+extern "C" int launch(const float* input, float* out, void* workspace) {
+  for (int64_t i = 0; i <= 4000; ++i) out[i] = input[i] < 0 ? 0.0f : input[i];
+  return 0;
+}

@@ -1,0 +1,7 @@
+// Row V20. Tries: one element past the output.
+// Variant: relu. Verdict: oob.
+extern "C" int launch(const float* input, float* out, void* workspace) {
+  for (int64_t i = 0; i < 4000; ++i) out[i] = input[i] < 0 ? 0.0f : input[i];
+  out[4000] = 1.0f;
+  return 0;
+}

@@ -1,0 +1,6 @@
+// Row V7. Tries: int32 computed in float32: right below 2**24.
+// Variant: add_int. Verdict: wrong_value.
+extern "C" int launch(const int32_t* input, const int32_t* other, int32_t* out, void* workspace) {
+  for (int64_t i = 0; i < 1000; ++i) out[i] = int32_t(float(input[i]) + float(other[i]));
+  return 0;
+}
