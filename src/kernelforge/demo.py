@@ -20,7 +20,7 @@ from kernelforge.report.rows import DemoReport, OperatorRow, WholeModel
 
 MODELS = ("resnet50", "qwen3")
 SAMPLES = 2
-SECONDS_PER_MODEL = 90.0
+SECONDS_PER_MODEL = 80.0
 
 
 def run_demo(
