@@ -28,7 +28,10 @@ from kernelforge.settings import load_settings
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Repeated calls are counted in compiled code where that can be had; the recording must not show which."""
     monkeypatch.setenv("KFORGE_NATIVE", "1" if request.param == "native" else "0")
-    assert (why_not(load_settings()) == "") == (request.param == "native")
+    reason = why_not(load_settings())
+    if request.param == "native" and "Python.h" in reason:
+        pytest.skip(reason)
+    assert (reason == "") == (request.param == "native"), reason
     return str(request.param)
 
 

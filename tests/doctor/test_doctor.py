@@ -46,7 +46,8 @@ def settings(tmp_path: Path, **environ: str) -> Settings:
 
 
 def test_the_call_table_is_compiled_or_the_reason_is_said(tmp_path: Path) -> None:
-    assert check_native(settings(tmp_path)).status == "ok"
+    found = check_native(settings(tmp_path))
+    assert found.status == "ok" or "Python.h" in found.detail
     line = check_native(settings(tmp_path, KFORGE_NATIVE="0"))
     assert (line.status, "KFORGE_NATIVE" in line.detail) == ("warn", True)
     line = check_native(settings(tmp_path / "other", KFORGE_CXX="/nowhere/g++", PATH=""))
