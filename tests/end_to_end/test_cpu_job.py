@@ -128,7 +128,7 @@ def test_the_next_node_is_exported_when_the_certificate_turns_the_best_down(
 
 def test_optimize_gives_a_callable_that_is_the_model(tmp_path: Path) -> None:
     model = Pooled()
-    fast = kernelforge.optimize(model.eval(), samples(), max_time="25s", output=tmp_path / "pooled.cast")
+    fast = kernelforge.optimize(model.eval(), samples(), max_time="18s", output=tmp_path / "pooled.cast")
     x = torch.randn(3, 16, 64, 64)
     torch.testing.assert_close(fast(x), model(x))
     assert fast.whole_model is not None and fast.whole_model.outputs_match

@@ -1,4 +1,4 @@
-"""The short form of `python -m benchmarks.soak`: one of each, the hostile ones among honest neighbours."""
+"""The short form of `python -m benchmarks.soak`: most of its kinds, the hostile ones among honest neighbours."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.soak import HONEST, HOSTILE, WALL_S, WRONG, plan, soak, summary
 def test_hostile_candidates_change_no_verdict_and_leave_nothing_behind(tmp_path: Path) -> None:
     names = plan(2 * len(HOSTILE), 0.5, seed=3)
     assert {*HOSTILE} <= {*names} and {*names} & {*HONEST} and {*names} & {*WRONG}
+    names.remove("a gigabyte of output")  # takes as long as all the others
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     rows = list(soak(names, tmp_path))
     result = summary(rows)
