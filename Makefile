@@ -3,11 +3,12 @@
 #   demo    two real models, captured, forged, packed, dispatched, compared; DEMO_ARGS="--json" and the like
 #   test    check, then all tests; TEST_ARGS="tests/cli -k help" and the like
 #   adversarial   every hostile and honest source of tests/adversarial, REPEATS=100 times; continues where it stopped
+#   memcheck   every proposal of the template generator under the sanitizers, some minutes
 #   check   formatting, lint, types, import directions, sizes of modules
 #   docs    regenerate docs/cli.md
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test adversarial check format docs clean
+.PHONY: help setup demo test adversarial memcheck check format docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -52,6 +53,10 @@ DRAWS ?= 10000
 adversarial: setup
 	$(BIN)/python -m tests.adversarial.harness --repeats $(REPEATS) $(ADVERSARIAL_ARGS)
 	$(BIN)/python -m tests.adversarial.properties --draws $(DRAWS)
+
+# Every proposal of the template generator under the sanitizers.
+memcheck: setup
+	$(BIN)/python -m pytest tests/evaluate/memcheck_all_families.py
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -21,14 +20,11 @@ from kernelforge.generate.types import Candidate
 from kernelforge.report.judgement import AblationRow, AuditReport, OutcomeWord
 from kernelforge.report.nodes import trial_row
 from kernelforge.search.types import Node
-from kernelforge.search.winners import find_node
+from kernelforge.search.winners import find_node, is_number
 from kernelforge.settings import Settings
 from kernelforge.store.project import Project
 from kernelforge.verify.types import Rejected
 from kernelforge.workshop import BACKEND_OF
-
-LEAST_DIGITS = 6
-"""Fewer digits alone are taken for a node's number, not for the start of an id."""
 
 
 def node_of(project: Project, name: str, variant: str = "") -> tuple[VariantRecord, Node]:
@@ -39,8 +35,8 @@ def node_of(project: Project, name: str, variant: str = "") -> tuple[VariantReco
     """
     if variant:
         record = project.record(variant)
-        return record, trial_of(record, project.nodes(record.variant.id), name)
-    if _is_number(name):
+        return record, find_node(record, project.nodes(record.variant.id), name)
+    if is_number(name):
         raise NotFound(
             f"which variant's node {name}?", hint="name it with --variant VARIANT; `kforge ops` lists the variants"
         )
@@ -52,22 +48,6 @@ def node_of(project: Project, name: str, variant: str = "") -> tuple[VariantReco
         listed = ", ".join(f"{n.id[:16]} ({r.variant.label})" for r, n in found[:6])
         raise NotFound(f"{name!r} is the start of {len(found)} nodes", hint=f"name one of {listed}")
     raise NotFound(f"no node is called {name!r}", hint="`kforge op show VARIANT` lists the nodes")
-
-
-def trial_of(record: VariantRecord, nodes: Sequence[Node], name: str) -> Node:
-    """A variant's node by its number or by a unique prefix of its id; few digits alone are only ever a number.
-
-    Raises:
-        NotFound: none, or more than one.
-    """
-    if _is_number(name) and all(str(n.number) != name for n in nodes):
-        known = f"it has nodes 1 to {len(nodes)}" if nodes else "it has no nodes yet; run `kforge forge` first"
-        raise NotFound(f"variant {record.variant.label} has no node {name!r}", hint=known)
-    return find_node(record, nodes, name)
-
-
-def _is_number(name: str) -> bool:
-    return name.isdigit() and len(name) < LEAST_DIGITS
 
 
 def audit_node(project: Project, name: str, *, variant: str = "", settings: Settings) -> AuditReport:

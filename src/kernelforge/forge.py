@@ -146,13 +146,13 @@ def show_trial(project: Path, prefix: str, trial: str) -> TrialReport:
     Raises:
         NotFound: no such variant or trial.
     """
-    from kernelforge.auditing import trial_of
     from kernelforge.report.evaluation import trial_report
+    from kernelforge.search.winners import find_node
     from kernelforge.store.project import Project
 
     opened = Project.open(project)
     record = opened.record(prefix)
-    return trial_report(trial_of(record, opened.nodes(record.variant.id), trial), record)
+    return trial_report(find_node(record, opened.nodes(record.variant.id), trial), record)
 
 
 def audit_node(project: Path, node: str, *, variant: str = "", settings: Settings | None = None) -> AuditReport:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from kernelforge.build.backends import get_backend
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import Extent, OperatorCard, SizePoint, TensorPattern, Variant, VariantRecord
-from kernelforge.errors import EnvironmentMissing, NotFound
+from kernelforge.errors import EnvironmentMissing
 from kernelforge.evaluate.judge import Judge
 from kernelforge.evaluate.types import Scored
 from kernelforge.generate.types import Candidate
@@ -131,17 +131,6 @@ def test_no_such_node(kforge: Any, bench: Bench, words: tuple[str, ...], hint: s
     ran = kforge("audit", *words, "-p", str(bench.project))
     assert (ran.code, ran.stdout) == (3, "")
     assert hint in ran.stderr.splitlines()[1]
-
-
-def test_a_digit_is_no_start_of_an_id(bench: Bench) -> None:
-    """Ids are random: that one begins with the digit that someone typed as a number must not make it the one meant."""
-    record = relu_record("")
-    nodes = [replace(bench.nodes[0], id="9abc", number=1), replace(bench.nodes[1], id="1234567f", number=2)]
-    assert auditing.trial_of(record, nodes, "1").id == "9abc"
-    assert auditing.trial_of(record, nodes, "9a").number == 1
-    assert auditing.trial_of(record, nodes, "1234567").number == 2
-    with pytest.raises(NotFound, match="no node '9'"):
-        auditing.trial_of(record, nodes, "9")
 
 
 @pytest.mark.parametrize("damage", ["blob changed", "blob gone", "database"])

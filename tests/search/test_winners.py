@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,11 @@ def test_names_of_nodes(make_node: MakeNode, make_record: MakeRecord) -> None:
     assert find_node(make_record(), nodes, "7") == nodes[6]
     with pytest.raises(NotFound, match="no node"):
         find_node(make_record(), nodes, "400000")
+    renamed = [replace(nodes[0], id="9abc"), replace(nodes[1], id="1234567f")]
+    assert find_node(make_record(), renamed, "9a") == renamed[0]
+    assert find_node(make_record(), renamed, "1234567") == renamed[1]
+    with pytest.raises(NotFound, match="no node '9'"):  # as a number; ids are random
+        find_node(make_record(), renamed, "9")
     letters = [n for n in nodes if n.id[0] in "abcdef"]
     start = next(n.id[0] for n in letters if sum(m.id[0] == n.id[0] for m in letters) > 1)
     with pytest.raises(NotFound, match="is the start of"):

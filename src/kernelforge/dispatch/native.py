@@ -33,8 +33,6 @@ class CallTable(Protocol):
         /,
     ) -> bool: ...
 
-    def clear(self) -> None: ...
-
 
 class NativeDispatch:
     """The loaded extension."""

@@ -7,7 +7,6 @@ dies, and starts one runner for each candidate. A fault of its own is a `WorkerF
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +14,18 @@ from types import TracebackType
 from typing import Literal, Self
 
 import torch
-from filelock import FileLock, Timeout
 
 from kernelforge.audit.symbols import audit_binary
 from kernelforge.audit.types import AuditLabel
 from kernelforge.benchmark.clock import environment
 from kernelforge.benchmark.machine import machine_facts
 from kernelforge.benchmark.protocol import Protocol, measure
+from kernelforge.benchmark.slot import timing_slot
 from kernelforge.benchmark.types import Measurement
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
-from kernelforge.errors import DeviceBusy, EnvironmentMissing, ForgeError, HarnessError, ProjectError
+from kernelforge.errors import DeviceBusy, ForgeError, HarnessError, ProjectError
 from kernelforge.evaluate.memcheck import check_memory, rejection
 from kernelforge.evaluate.types import Certified, MemoryFailed, Outcome, Scored, Trial, WorkerFailure
 from kernelforge.evaluate.workbench import Bench, Workbench
@@ -44,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 CERTIFICATE_CALLS = 1000
 GATE_LIMITS = Limits(wall_s=20.0, memory_bytes=4 << 30)
-SLOT_TIMEOUT_S = 600.0
 
 
 @contextmanager
@@ -81,7 +79,7 @@ class Judge:
         self._threads = threads or torch.get_num_threads()
         self._protocol, self._limits = protocol or Protocol(), limits
         self._eager = EagerWorker(device, self._threads)
-        with self._timing_slot():
+        with timing_slot(self._settings, self._device):
             self._facts = machine_facts(settings, device=device, threads=self._threads)
         self._workbench = Workbench(
             EagerBaseline(self._eager), self._facts, torch.device(device),
@@ -146,9 +144,9 @@ class Judge:
             if isinstance(verdict, Rejected):
                 return verdict
             again = recheck(session, record.variant, small, calls=calls)
+            if isinstance(again, Rejected):
+                return again
             kept = replay(session, record.variant, cases)
-        if isinstance(again, Rejected):
-            return again
         if kept is not None:
             return kept
         logger.debug("%s: %d cases in %.2f s", record.variant.label, len(cases), time.monotonic() - started)
@@ -181,7 +179,7 @@ class Judge:
             verdict = verify(session, record.variant, cases)
             if isinstance(verdict, Rejected):
                 return verdict
-            with self._timing_slot():
+            with timing_slot(self._settings, self._device):
                 measurement = self._measure(session, record, bench)
                 if isinstance(measurement, Rejected) and self._faster_than_known():
                     measurement = self._measure(session, record, bench)
@@ -232,25 +230,3 @@ class Judge:
         logger.warning("the judge could not judge: %s", error)
         self._eager.close()
         return WorkerFailure(detail=str(error))
-
-    @contextmanager
-    def _timing_slot(self) -> Iterator[None]:
-        """The one slot in which times are taken on this device, across processes.
-
-        Raises:
-            DeviceBusy: another process holds it for too long.
-        """
-        path = self._settings.cache_dir / "slots" / f"{self._device}.lock"
-        lock = FileLock(path, timeout=SLOT_TIMEOUT_S)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except Timeout as error:
-            message = f"the timing slot of {self._device} was busy for {SLOT_TIMEOUT_S:.0f} s (pid {os.getpid()} waits)"
-            raise DeviceBusy(message, hint="wait for the other run, or stop it") from error
-        except OSError as error:
-            raise EnvironmentMissing(f"cannot write to the cache folder {path.parent}: {error}") from error
-        try:
-            yield
-        finally:
-            lock.release()

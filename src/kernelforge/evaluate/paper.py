@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from filelock import FileLock, Timeout
 
 from kernelforge.audit.symbols import audit_binary
+from kernelforge.benchmark.slot import timing_slot
 from kernelforge.build.types import Artifact
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import SizePoint, VariantRecord
-from kernelforge.errors import HarnessError
+from kernelforge.errors import DeviceBusy, HarnessError
 from kernelforge.executors.types import Limits
 from kernelforge.runner.eager import EagerWorker
 from kernelforge.runner.protocol import BufferSet, RunnerDeath
@@ -36,7 +36,6 @@ WARMUP_CALLS, TIMED_CALLS = 25, 100
 MAX_POINTS = 12
 LIMITS = Limits(wall_s=120.0, memory_bytes=4 << 30)
 """125 calls of a slow operator are one request."""
-SLOT_TIMEOUT_S = 600.0
 FOR_COMPARISON = "shown for comparison; no decision uses it"
 
 
@@ -74,16 +73,13 @@ def paper_protocol(
     points = [p for p in record.points if maker.has_example(_choice(p))][:MAX_POINTS]
     if not points:
         return _untried("no captured inputs of this variant are stored")
-    # The slot in which the judge times, so that neither disturbs the other.
-    slot = settings.cache_dir / "slots" / f"{device}.lock"
-    slot.parent.mkdir(parents=True, exist_ok=True)
     try:
         with (
-            FileLock(slot, timeout=SLOT_TIMEOUT_S),
+            timing_slot(settings, device),
             RunnerSession(artifact.path, device=device, limits=limits, threads=threads, settings=settings) as session,
         ):
             return _try_points(eager, session, maker, points)
-    except (HarnessError, Timeout) as error:
+    except (HarnessError, DeviceBusy) as error:
         return _untried(f"could not be tried: {error}")
 
 

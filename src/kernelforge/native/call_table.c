@@ -530,12 +530,6 @@ static PyObject *table_remember(Table *self, PyObject *args) {
   Py_RETURN_TRUE;
 }
 
-static PyObject *table_clear(Table *self, PyObject *Py_UNUSED(nothing)) {
-  map_clear(&self->exact);
-  map_clear(&self->expected);
-  Py_RETURN_NONE;
-}
-
 static void table_dealloc(Table *self) {
   map_clear(&self->exact);
   map_clear(&self->expected);
@@ -545,7 +539,6 @@ static void table_dealloc(Table *self) {
 static PyMethodDef table_methods[] = {
   {"attempt", (PyCFunction)(void (*)(void))table_attempt, METH_FASTCALL, "attempt(args, kwargs): a result, MISSED or UNKNOWN"},
   {"remember", (PyCFunction)table_remember, METH_VARARGS, "remember(args, kwargs, plan, counter, portable): whether it could"},
-  {"clear", (PyCFunction)table_clear, METH_NOARGS, "forget all"},
   {NULL, NULL, 0, NULL},
 };
 static PyMemberDef table_members[] = {

@@ -15,6 +15,9 @@ from kernelforge.search.types import Node, NodeStore
 MIN_SPEEDUP_LOW = 1.02
 """The policy exports only what is faster than eager beyond the noise: the interval's low end must exceed this."""
 
+LEAST_DIGITS = 6
+"""Fewer digits alone name a node by its number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -89,11 +92,15 @@ def _low(outcome: Scored) -> float:
 def find_node(record: VariantRecord, nodes: Sequence[Node], name: str) -> Node:
     """The node called `name`: its number, or a prefix of its id that only it has. A number is tried first.
 
+    Ids are random, so few digits alone are only ever a number.
+
     Raises:
         NotFound: none, or more than one.
     """
     label = record.variant.label
-    found = [n for n in nodes if str(n.number) == name] or [n for n in nodes if n.id.startswith(name.lower())]
+    found = [n for n in nodes if str(n.number) == name]
+    if not found and not is_number(name):
+        found = [n for n in nodes if n.id.startswith(name.lower())]
     if len(found) == 1:
         return found[0]
     if not found:
@@ -101,6 +108,11 @@ def find_node(record: VariantRecord, nodes: Sequence[Node], name: str) -> Node:
         raise NotFound(f"variant {label} has no node {name!r}", hint=known)
     numbers = ", ".join(str(n.number) for n in found)
     raise NotFound(f"{name!r} is the start of {len(found)} nodes of variant {label}", hint=f"name one of {numbers}")
+
+
+def is_number(name: str) -> bool:
+    """Whether a node's name means its number, not the start of its id."""
+    return name.isdigit() and len(name) < LEAST_DIGITS
 
 
 def _picked(record: VariantRecord, nodes: Sequence[Node], pick: str) -> Node:
