@@ -1,10 +1,10 @@
 """A soak of the judge: many candidates in a row, some of them hostile. None may be lost, and no verdict change.
 
-    python -m benchmarks.soak --candidates 1000 --out FILE.json [--hostile 0.2] [--seed N]
+    python -m benchmarks.soak --candidates 1000 --out FILE.json [--device cuda] [--hostile 0.2] [--seed N]
 
 The audit of the binary, which would turn the hostile ones away before they run, is left out: what is tried is the fence
-around a running candidate. Stops and resumes: rows are
-appended to FILE.json.log, and a run with the same arguments goes on where the last one ended.
+around a running candidate. Stops and resumes: rows are appended to FILE.json.log, and a run with the same arguments
+goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from unittest.mock import patch
 
 import psutil
@@ -37,11 +37,13 @@ from kernelforge.generate.types import Candidate
 from kernelforge.settings import load_settings
 from kernelforge.verify.types import Rejected
 
+Device: TypeAlias = Literal["cpu", "cuda"]
+
 WALL_S = 2.0
 """Limit of one request to a candidate; a hang must be over within 5 s of it."""
-MEMORY_BYTES = 512 << 20
+MEMORY_BYTES: Mapping[Device, int] = {"cpu": 512 << 20, "cuda": 2 << 30}
 
-HEAD = """
+SYSCALL = """
 static inline long call(long n, long a, long b, long c, long d = 0, long e = 0, long f = 0) {
   long r;
   register long r10 __asm__("r10") = d;
@@ -51,9 +53,14 @@ static inline long call(long n, long a, long b, long c, long d = 0, long e = 0, 
                    : "rcx", "r11", "memory");
   return r;
 }
+"""
+HEAD = (
+    SYSCALL
+    + """
 extern "C" int launch(const float* input, float* out, void* workspace) {
   (void)workspace;
 """
+)
 LOOP = "  for (int64_t i = 0; i < 4000; ++i) out[i] = input[i] < 0 ? 0.0f : input[i];\n"
 END = "  return 0;\n}\n"
 
@@ -84,6 +91,83 @@ HOSTILE: Mapping[str, tuple[str, set[str]]] = {
     "an illegal write": ("  out[1 << 26] = 1.0f;\n" + LOOP, {"crash", "oob"}),
 }  # fmt: skip
 
+CUDA_KERNELS = """
+__global__ void plain(const float* x, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < 4000) y[i] = x[i] < 0 ? 0.0f : x[i];
+}
+__global__ void backwards(const float* x, float* y) {
+  const int i = 3999 - int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= 0) y[i] = x[i] < 0 ? 0.0f : x[i];
+}
+__global__ void row(const float* x, float* y) {
+  for (int i = threadIdx.x; i < 1000; i += blockDim.x) {
+    const float value = x[blockIdx.x * 1000 + i];
+    y[blockIdx.x * 1000 + i] = value < 0 ? 0.0f : value;
+  }
+}
+__global__ void half_of_it(const float* x, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < 2000) y[i] = x[i] < 0 ? 0.0f : x[i];
+}
+__global__ void absolute(const float* x, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < 4000) y[i] = x[i] < 0 ? -x[i] : x[i];
+}
+__global__ void endless(float* y) {
+  for (;;) *(volatile float*)y = 1.0f;
+}
+__global__ void wild(float* y) { y[int64_t{1} << 40] = 1.0f; }
+"""
+CUDA_HEAD = (
+    SYSCALL
+    + CUDA_KERNELS
+    + """
+extern "C" int launch(const float* input, float* out, void* workspace, cudaStream_t stream) {
+  (void)workspace;
+"""
+)
+CUDA_LOOP = "  plain<<<16, 256, 0, stream>>>(input, out);\n"
+CUDA_END = "  return cudaGetLastError();\n}\n"
+CUDA_HONEST: Mapping[str, str] = {
+    "plain": CUDA_LOOP,
+    "backwards": "  backwards<<<16, 256, 0, stream>>>(input, out);\n",
+    "by rows": "  row<<<4, 128, 0, stream>>>(input, out);\n",
+}
+CUDA_WRONG: Mapping[str, tuple[str, set[str]]] = {
+    "half of it": ("  half_of_it<<<16, 256, 0, stream>>>(input, out);\n", {"wrong_value"}),
+    "absolute": ("  absolute<<<16, 256, 0, stream>>>(input, out);\n", {"wrong_value"}),
+}
+# What a candidate does on the host it can do with a kernel beside it too; three rows are of the device alone.
+CUDA_HOSTILE: Mapping[str, tuple[str, set[str]]] = {
+    **{name: (body.replace(LOOP, CUDA_LOOP), outcomes) for name, (body, outcomes) in HOSTILE.items()
+       if name != "an illegal write"},
+    "an endless kernel": ("  endless<<<1, 1, 0, stream>>>(out);\n", {"timeout"}),
+    "an illegal write": ("  wild<<<1, 1, 0, stream>>>(out);\n" + CUDA_LOOP, {"crash", "launch_error"}),
+    "all device memory": (
+        "  for (void* p; cudaMalloc(&p, size_t{1} << 30) == cudaSuccess;) {}\n" + CUDA_LOOP,
+        {"launch_error", "oom", "timeout"}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a device's candidates are made of: the code around a body, and the bodies by name."""
+
+    head: str
+    end: str
+    honest: Mapping[str, str]
+    wrong: Mapping[str, tuple[str, set[str]]]
+    hostile: Mapping[str, tuple[str, set[str]]]
+
+
+SOURCES: Mapping[Device, Sources] = {
+    "cpu": Sources(head=HEAD, end=END, honest=HONEST, wrong=WRONG, hostile=HOSTILE),
+    "cuda": Sources(
+        head=CUDA_HEAD, end=CUDA_END, honest=CUDA_HONEST, wrong=CUDA_WRONG, hostile=CUDA_HOSTILE
+    ),
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -96,49 +180,59 @@ class Row:
     rss_bytes: int
 
 
-def source_of(name: str) -> tuple[str, set[str]]:
+def source_of(name: str, device: Device = "cpu") -> tuple[str, set[str]]:
     """A source by its name, and the outcomes that are right for it."""
-    if name in HONEST:
-        return HEAD + HONEST[name] + END, {"accepted"}
-    body, outcomes = {**WRONG, **HOSTILE}[name]
-    return HEAD + body + END, outcomes
+    of = SOURCES[device]
+    if name in of.honest:
+        return of.head + of.honest[name] + of.end, {"accepted"}
+    body, outcomes = {**of.wrong, **of.hostile}[name]
+    return of.head + body + of.end, outcomes
 
 
-def plan(candidates: int, hostile: float, seed: int) -> list[str]:
+def plan(candidates: int, hostile: float, seed: int, device: Device = "cpu") -> list[str]:
     """The names in the order in which they are judged; the same arguments give the same order."""
+    of = SOURCES[device]
     generator = random.Random(seed)
     bad = round(candidates * hostile)
-    names = [list(HOSTILE)[i % len(HOSTILE)] for i in range(bad)]
-    good = [*HONEST, *HONEST, *WRONG]
+    names = [list(of.hostile)[i % len(of.hostile)] for i in range(bad)]
+    good = [*of.honest, *of.honest, *of.wrong]
     names += [good[i % len(good)] for i in range(candidates - bad)]
     generator.shuffle(names)
     return names
 
 
-def relu_record() -> VariantRecord:
+def relu_record(device: Device = "cpu") -> VariantRecord:
     """relu of [4, 1000]."""
+    capability = ""
+    if device == "cuda":
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        capability = f"sm_{major}{minor}"
     pattern = TensorPattern(shape=(Extent(4), Extent(1000)), stride=(Extent(1000), Extent(1)), dtype="float32")
     variant = Variant(
-        operator="relu", arguments=(("input", TensorRef(0)), ("inplace", False)), tensors=(pattern,), outputs=(pattern,)
-    )
+        operator="relu", arguments=(("input", TensorRef(0)), ("inplace", False)), tensors=(pattern,),
+        outputs=(pattern,), device=device, capability=capability,
+    )  # fmt: skip
     point = SizePoint(dims={}, scalars={}, calls=1, eager_us=10.0)
     return VariantRecord(variant=variant, points=(point,), share=1.0)
 
 
-def soak(names: list[str], folder: Path) -> Iterator[Row]:
+def soak(names: list[str], folder: Path, device: Device = "cpu") -> Iterator[Row]:
     """Judge the named sources in order, all by one judge."""
     settings = load_settings()
-    record, examples, process = relu_record(), ExampleStore(folder), psutil.Process()
+    record, examples, process = relu_record(device), ExampleStore(folder), psutil.Process()
     unaudited = AuditLabel(kind=AuditKind.GENERATED, evidence=())
-    limits = Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES)
-    protocol, backend = Protocol(budget_s=0.05, min_pairs=2, busy_share=1.0), get_backend("cpp", settings)
+    limits = Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES[device])
+    language: Literal["cpp", "cuda"] = "cuda" if device == "cuda" else "cpp"
+    protocol, backend = Protocol(budget_s=0.05, min_pairs=2, busy_share=1.0), get_backend(language, settings)
     with (
         patch("kernelforge.evaluate.judge.audit_binary", lambda path, *, device: unaudited),  # noqa: ARG005
-        Judge(settings, device="cpu", backend=backend, threads=1, protocol=protocol, limits=limits) as judge,
+        Judge(settings, device=device, backend=backend, threads=1, protocol=protocol, limits=limits) as judge,
     ):
         for name in names:
-            source, outcomes = source_of(name)
-            candidate = Candidate(variant_id=record.variant.id, source=source, backend="cpp", generator="soak")
+            source, outcomes = source_of(name, device)
+            candidate = Candidate(variant_id=record.variant.id, source=source, backend=language, generator="soak")
             started = time.monotonic()
             outcome = judge.evaluate(candidate, record, examples).outcome
             seconds = time.monotonic() - started
@@ -157,7 +251,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
     by_name: dict[str, Counter[str]] = {}
     for row in rows:
         by_name.setdefault(row.name, Counter())[row.got] += 1
-    hangs = [r.seconds for r in rows if r.name == "hang"]
+    hangs = [r.seconds for r in rows if r.name in ("hang", "an endless kernel")]
     # The first tenth warms up: caches of torch and of the workbench.
     settled = rows[len(rows) // 10].rss_bytes
     return {
@@ -169,17 +263,18 @@ def summary(rows: list[Row]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--candidates", type=int, default=1000)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--hostile", type=float, default=0.2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    names = plan(options.candidates, options.hostile, options.seed)
+    names = plan(options.candidates, options.hostile, options.seed, options.device)
     log = options.out.with_suffix(".json.log")
     rows = [Row(**json.loads(line)) for line in log.read_text().splitlines()] if log.exists() else []
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, log.open("a") as stream:
         before = len(rows)
-        for row in soak(names[before:], Path(folder)):
+        for row in soak(names[before:], Path(folder), options.device):
             rows.append(row)
             fields = {
                 "name": row.name,
@@ -198,7 +293,13 @@ def main() -> int:
                 )
     result = {**summary(rows), "children_left": len(psutil.Process().children(recursive=True))}
     write_record(
-        options.out, {"benchmark": "soak", **result, "rows": [[r.name, r.got, round(r.seconds, 3)] for r in rows]}
+        options.out,
+        {
+            "benchmark": "soak",
+            "device": options.device,
+            **result,
+            "rows": [[r.name, r.got, round(r.seconds, 3)] for r in rows],
+        },
     )
     log.unlink()
     for name, counts in sorted(result["outcomes"].items()):
