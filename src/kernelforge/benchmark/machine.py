@@ -3,7 +3,8 @@
 On the CPU the runner calls a candidate without the Python around it, while eager's time holds torch's own dispatch.
 `dispatch_overhead_us` is what a call from Python costs beyond the kernel (asking torch for its state, allocating the
 output, one foreign call); it is added to a candidate's CPU times, so that tiny operators are not flattered. On CUDA
-both sides are device times between events, and nothing is added.
+both sides are device times between events. Two events around a call make it read longer than it takes in a stream, by
+`clock_us`; that is taken off on both sides, and nothing is added.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from kernelforge.benchmark.statistics import median
 from kernelforge.digest import digest
 from kernelforge.settings import Settings
 
 if TYPE_CHECKING:
     import torch
 
-SCHEMA = 4
+SCHEMA = 5
 _CPU_FOOTPRINTS = (1 << 18, 1 << 21, 1 << 24, 1 << 28)
 _CUDA_FOOTPRINTS = (1 << 27, 1 << 28, 1 << 31)
 _CACHE_FACTOR = 4.0
@@ -41,13 +43,14 @@ class MachineFacts:
     Attributes:
         bandwidth: (bytes touched, bytes per second), by growing size: the best of copying, filling and summing.
         cache_bytes: the last-level cache (CPU) or L2 (CUDA).
-        dispatch_overhead_us: see the module's docstring; 0.0 on CUDA.
+        dispatch_overhead_us, clock_us: see the module's docstring; the first is 0.0 on CUDA, the second on the CPU.
     """
 
     device: str
     bandwidth: tuple[tuple[int, float], ...]
     cache_bytes: int
     dispatch_overhead_us: float
+    clock_us: float = 0.0
 
     def bytes_per_second(self, footprint_bytes: int) -> float:
         """An upper bound on the bandwidth at a footprint: that of the next smaller measured one."""
@@ -87,6 +90,7 @@ def _better(old: MachineFacts, new: MachineFacts) -> MachineFacts:
     return MachineFacts(
         device=new.device, bandwidth=tuple((size, max(rate, rates.get(size, 0.0))) for size, rate in new.bandwidth),
         cache_bytes=new.cache_bytes, dispatch_overhead_us=min(old.dispatch_overhead_us, new.dispatch_overhead_us),
+        clock_us=min(old.clock_us, new.clock_us),
     )  # fmt: skip
 
 
@@ -110,6 +114,7 @@ def _read(path: Path) -> MachineFacts | None:
         return MachineFacts(
             device=str(data["device"]), bandwidth=tuple((int(s), float(r)) for s, r in data["bandwidth"]),
             cache_bytes=int(data["cache_bytes"]), dispatch_overhead_us=float(data["dispatch_overhead_us"]),
+            clock_us=float(data["clock_us"]),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -126,6 +131,7 @@ def _measure(settings: Settings, device: str, name: str, threads: int) -> Machin
             device=name, bandwidth=_envelope([(size, _bandwidth(device, size)) for size in footprints]),
             cache_bytes=_cache_bytes(device),
             dispatch_overhead_us=0.0 if device == "cuda" else _dispatch_overhead_us(settings),
+            clock_us=_clock_us() if device == "cuda" else 0.0,
         )  # fmt: skip
     finally:
         torch.set_num_threads(before)
@@ -184,6 +190,47 @@ def _cache_bytes(device: str) -> int:
         text = path.read_text().strip()
         sizes.append(int(text[:-1]) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1))
     return max(sizes) or (32 << 20)
+
+
+def _clock_us() -> float:
+    """What two events around a call add to it: a tiny kernel timed each by each, less the same back to back.
+
+    The device is kept busy until all is queued, so that the host's pace does not enter.
+    """
+    import torch
+
+    tiny = torch.zeros(16, device="cuda")
+    busy = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    calls = 32
+
+    def queue_ahead() -> None:
+        torch.cuda.synchronize()
+        for _ in range(16):
+            busy.zero_()
+        tiny.add_(1.0)
+
+    def single() -> float:
+        events = [(_event(), _event()) for _ in range(calls)]
+        queue_ahead()
+        for begin, end in events:
+            begin.record()
+            tiny.add_(1.0)
+            end.record()
+        torch.cuda.synchronize()
+        return median([1e3 * begin.elapsed_time(end) for begin, end in events])
+
+    def in_a_row() -> float:
+        begin, end = _event(), _event()
+        queue_ahead()
+        begin.record()
+        for _ in range(calls):
+            tiny.add_(1.0)
+        end.record()
+        torch.cuda.synchronize()
+        return 1e3 * float(begin.elapsed_time(end)) / calls
+
+    pairs = [(single(), in_a_row()) for _ in range(9)][2:]
+    return max(0.0, median([one for one, _ in pairs]) - median([row for _, row in pairs]))
 
 
 def _dispatch_overhead_us(settings: Settings) -> float:

@@ -43,6 +43,8 @@ RESTORE_BYTES_PER_US = 2000.0
 """A slow memory's copying speed."""
 _POISONED = b"\xff" * 16
 """What the runner leaves somewhere in each output before every timed call."""
+SHORTEST_US = 0.01
+"""No call takes less, whatever the clock is taken to add."""
 BLOCK_ALLOWANCE_US = 3000.0
 """The same for a block: the message to the runner and back, and waking its threads."""
 
@@ -96,9 +98,11 @@ class _Block:
     fastest_us: float
 
     @staticmethod
-    def of(samples_ns: Sequence[int]) -> _Block:
+    def of(samples_ns: Sequence[int], clock_us: float) -> _Block:
+        """Of samples that read `clock_us` too much."""
         ordered = sorted(samples_ns)
-        return _Block(median(ordered) / 1e3, ordered[len(ordered) // 10] / 1e3, ordered[0] / 1e3)
+        seen = (median(ordered) / 1e3, ordered[len(ordered) // 10] / 1e3, ordered[0] / 1e3)
+        return _Block(*(max(us - clock_us, SHORTEST_US) for us in seen))
 
 
 @dataclass(slots=True)
@@ -208,7 +212,7 @@ def _measure_once(
     total_share = sum(p.share for p in points) or 1.0
     for point in points:
         share = max(point.share / total_share, 0.5 / len(points))
-        clock = _PointClock(eager, session, variant, point, protocol)
+        clock = _PointClock(eager, session, variant, point, protocol, clock_us=facts.clock_us)
         timing = _measure_point(clock, variant, point, facts, protocol.budget_s * share)
         if not isinstance(timing, PointTiming):
             return timing
@@ -226,10 +230,11 @@ class _PointClock:
     """Blocks of both sides at one point."""
 
     def __init__(
-        self, eager: EagerWorker, session: RunnerSession, variant: Variant, point: TimedPoint, protocol: Protocol
-    ) -> None:
+        self, eager: EagerWorker, session: RunnerSession, variant: Variant, point: TimedPoint, protocol: Protocol,
+        *, clock_us: float,
+    ) -> None:  # fmt: skip
         self._eager, self._session, self._variant = eager, session, variant
-        self._point, self.protocol = point, protocol
+        self._point, self.protocol, self._clock_us = point, protocol, clock_us
         self._history = History(passed=1)
         self._excess = math.inf
         # What a kernel changes in place is put back before each call, outside of the timed window.
@@ -263,7 +268,7 @@ class _PointClock:
         """One block of eager calls."""
         time.sleep(self.protocol.settle_s)
         reply = self._eager.time_slots(0, len(self._point.sets), iterations=iterations)
-        return _Block.of(reply.samples_ns)
+        return _Block.of(reply.samples_ns, self._clock_us)
 
     def candidate_block(self, iterations: int, *, collect: bool = False) -> _Block | Rejected:
         """The same of the candidate; with `collect` the outputs that the timed calls left are judged."""
@@ -281,13 +286,13 @@ class _PointClock:
         if min(reply.samples_ns) <= 0 or total_us > wall_us + 50:
             detail = f"{iterations} calls report {total_us:.0f} us in all, the judge's clock saw {wall_us:.0f} us"
             return Rejected(reason=RejectReason.TIMING_SUSPECT, case=self.where, detail=detail)
-        return _Block.of(reply.samples_ns)
+        return _Block.of(reply.samples_ns, self._clock_us)
 
     def bounded(self, candidate_us: float) -> Rejected | _ClockMismatch | None:
         """Whether the judge's own clock agrees with the reported times.
 
         Args:
-            candidate_us: the reported median of a call.
+            candidate_us: the reported median of a call, less what the clock adds.
         """
         if self._variant.device == "cuda":
             return self._bounded_by_batch(candidate_us)
