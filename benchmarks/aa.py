@@ -153,7 +153,7 @@ def main() -> None:
                 f"{name}: {len(wins)} of {len(timed)} comparisons of eager with itself say faster; "
                 f"1.00 is in the interval of {holds}; {len(rows) - len(timed)} not timed"
             )
-    write_record(options.out, {"benchmark": "aa", "device": options.device, "protocols": results})
+            write_record(options.out, {"benchmark": "aa", "device": options.device, "protocols": results})
 
 
 if __name__ == "__main__":
