@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Self
@@ -69,15 +69,18 @@ class Judge:
         threads: of eager and of the candidate alike; 0 means torch's own number.
         protocol: how long and how precisely to time.
         limits: of each request to a candidate's runner.
+        on_phase: told what each part of a judgement took: its name and wall seconds.
     """
 
     def __init__(
         self, settings: Settings, *, device: Literal["cpu", "cuda"], backend: Backend, threads: int = 0,
         protocol: Protocol | None = None, limits: Limits = GATE_LIMITS,
+        on_phase: Callable[[str, float], None] | None = None,
     ) -> None:  # fmt: skip
         self._settings, self._device, self._backend = settings, device, backend
         self._threads = threads or torch.get_num_threads()
         self._protocol, self._limits = protocol or Protocol(), limits
+        self._on_phase = on_phase or (lambda name, seconds: logger.debug("%s: %.2f s", name, seconds))
         self._eager = EagerWorker(device, self._threads)
         with timing_slot(self._settings, self._device):
             self._facts = machine_facts(settings, device=device, threads=self._threads)
@@ -135,24 +138,29 @@ class Judge:
     def _certify(
         self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, calls: int
     ) -> Certified | Rejected:
-        started = time.monotonic()
-        cases = self._workbench.certificate(record, examples)
+        with self._phase("bench"):
+            self._workbench.bench(record, examples)
+        with self._phase("cases"):
+            cases = self._workbench.certificate(record, examples)
         small = sorted(cases, key=lambda c: c.size_bytes)
         small = small[: 4 if small[0].size_bytes <= LARGE_BYTES else 1]
         with self._session(artifact) as session:
-            verdict = verify(session, record.variant, cases)
+            with self._phase("verify"):
+                verdict = verify(session, record.variant, cases)
             if isinstance(verdict, Rejected):
                 return verdict
-            again = recheck(session, record.variant, small, calls=calls)
+            with self._phase("calls in a row"):
+                again = recheck(session, record.variant, small, calls=calls)
             if isinstance(again, Rejected):
                 return again
-            kept = replay(session, record.variant, cases)
+            with self._phase("replay"):
+                kept = replay(session, record.variant, cases)
         if kept is not None:
             return kept
-        logger.debug("%s: %d cases in %.2f s", record.variant.label, len(cases), time.monotonic() - started)
-        memory = check_memory(
-            artifact, record.variant, cases, device=self._device, threads=self._threads, settings=self._settings
-        )
+        with self._phase("memory"):
+            memory = check_memory(
+                artifact, record.variant, cases, device=self._device, threads=self._threads, settings=self._settings
+            )
         if isinstance(memory, MemoryFailed):
             return rejection(memory)
         return Certified(cases=verdict.cases, worst=verdict.worst, bitwise=verdict.bitwise, memory=memory)
@@ -161,10 +169,12 @@ class Judge:
         self, candidate: Candidate, record: VariantRecord, examples: ExampleStore,
         built: Artifact | BuildFailure | None,
     ) -> Outcome:  # fmt: skip
-        artifact = built if built is not None else self._backend.build(candidate, record.variant)
+        with self._phase("build"):
+            artifact = built if built is not None else self._backend.build(candidate, record.variant)
         if isinstance(artifact, BuildFailure):
             return artifact
-        label = audit_binary(artifact.path, device=self._device)
+        with self._phase("audit"):
+            label = audit_binary(artifact.path, device=self._device)
         if isinstance(label, Rejected):
             return label
         try:
@@ -173,20 +183,24 @@ class Judge:
             return self._fault(error, record)
 
     def _judge(self, artifact: Artifact, label: AuditLabel, record: VariantRecord, examples: ExampleStore) -> Outcome:
-        bench = self._workbench.bench(record, examples)
-        cases = (*bench.cases, *self._workbench.fresh(record, examples))
+        with self._phase("bench"):
+            bench = self._workbench.bench(record, examples)
+        with self._phase("cases"):
+            cases = (*bench.cases, *self._workbench.fresh(record, examples))
         with self._session(artifact) as session:
-            verdict = verify(session, record.variant, cases)
+            with self._phase("verify"):
+                verdict = verify(session, record.variant, cases)
             if isinstance(verdict, Rejected):
                 return verdict
-            with timing_slot(self._settings, self._device):
+            with timing_slot(self._settings, self._device), self._phase("timing"):
                 measurement = self._measure(session, record, bench)
                 if isinstance(measurement, Rejected) and self._faster_than_known():
                     measurement = self._measure(session, record, bench)
             if isinstance(measurement, Rejected):
                 return measurement
             # What computes honestly for as many calls as tests make may not do so for as many as timing makes.
-            kept = replay(session, record.variant, bench.cases)
+            with self._phase("replay"):
+                kept = replay(session, record.variant, bench.cases)
         if kept is not None:
             return kept
         return Scored(verdict=verdict, measurement=measurement, audit=label, artifact=artifact)
@@ -207,10 +221,26 @@ class Judge:
         pairs = zip(before.bandwidth, self._facts.bandwidth, strict=True)
         return any(new > 1.1 * old for (_, old), (_, new) in pairs)
 
-    def _session(self, artifact: Artifact) -> RunnerSession:
-        return RunnerSession(
+    @contextmanager
+    def _session(self, artifact: Artifact) -> Iterator[RunnerSession]:
+        session = RunnerSession(
             artifact.path, device=self._device, limits=self._limits, threads=self._threads, settings=self._settings
         )
+        with self._phase("runner's start"):
+            session.__enter__()
+        try:
+            yield session
+        finally:
+            with self._phase("runner's end"):
+                session.close()
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._on_phase(name, time.monotonic() - started)
 
     def _fault(self, error: Exception, record: VariantRecord) -> WorkerFailure:
         """What could not be judged, as an outcome: one variant must not end the search of all.
