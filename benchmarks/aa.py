@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle, islice
@@ -59,11 +59,15 @@ class EagerAsCandidate:
     def unload(self, slot: int) -> None:
         self._worker.unload(slot)
 
-    def time_slots(self, first: int, count: int, *, collect: bool = False, **options: Any) -> TimeReply:
+    def time_slots(
+        self, first: int, count: int, *, collect: bool = False, read: Container[int] = (), **options: Any
+    ) -> TimeReply:
         reply = self._worker.time_slots(first, count, **options)
         if not collect:
             return reply
-        outputs = tuple(self._worker.run_slot(slot).outputs for slot in range(first, first + count))
+        outputs = tuple(
+            self._worker.run_slot(first + position).outputs if position in read else () for position in range(count)
+        )
         return replace(reply, outputs=outputs)
 
 

@@ -301,7 +301,7 @@ def _inputs(record: VariantRecord, point: SizePoint, examples: ExampleStore) -> 
 
     variant = record.variant
     if point.example and examples.has(point.example):
-        return [tensor.to(variant.device) for tensor in examples.get(point.example)]
+        return examples.get(point.example, device=variant.device)
     specs = [pattern.spec(point.dims, variant.device) for pattern in variant.tensors]
     drawn = draw_inputs(
         variant, specs, "normal", pools=[None] * len(specs), seed=secrets.randbits(63),

@@ -43,6 +43,9 @@ RESTORE_BYTES_PER_US = 2000.0
 """A slow memory's copying speed."""
 _POISONED = b"\xff" * 16
 """What the runner leaves somewhere in each output before every timed call."""
+MOST_CALLS = {"cpu": 2000, "cuda": 128}
+"""Of a block. On CUDA each 32 calls are preceded by a millisecond of other work, which keeps the device busy until they
+are queued; and its clock needs no more of them."""
 BATCH_US = 20_000
 SHORTEST_US = 0.01
 """No call takes less, whatever the clock is taken to add."""
@@ -58,7 +61,7 @@ class Protocol:
         budget_s: wall time for all points of a candidate; block_s: length of one block.
         half_width: relative half width of the ratio's interval at which sampling stops.
         slow: sampling also stops when the ratio's upper end is below this: no search needs it more precisely.
-        settle_s: pause before each block: a thread pool of the other side may still be spinning.
+        settle_s: pause before each block on the CPU: a thread pool of the other side may still be spinning.
         busy_share: when others used more of the machine's CPUs than this while a candidate seemed to win, it is timed
             again after waiting at most quiet_timeout_s for them, and the quietest measurement counts.
     """
@@ -267,14 +270,16 @@ class _PointClock:
 
     def eager_block(self, iterations: int) -> _Block:
         """One block of eager calls."""
-        time.sleep(self.protocol.settle_s)
+        self._settle()
         reply = self._eager.time_slots(0, len(self._point.sets), iterations=iterations)
         return _Block.of(reply.samples_ns, self._clock_us)
 
     def candidate_block(self, iterations: int, *, collect: bool = False) -> _Block | Rejected:
         """The same of the candidate; with `collect` the outputs that the timed calls left are judged."""
-        time.sleep(self.protocol.settle_s)
-        reply = self._session.time_slots(0, len(self._point.sets), iterations=iterations, collect=collect)
+        self._settle()
+        reply = self._session.time_slots(
+            0, len(self._point.sets), iterations=iterations, collect=collect, read=self._point.checked
+        )
         rejected = self._judge(reply, collect=collect)
         if rejected is not None:
             return rejected
@@ -288,6 +293,15 @@ class _PointClock:
             detail = f"{iterations} calls report {total_us:.0f} us in all, the judge's clock saw {wall_us:.0f} us"
             return Rejected(reason=RejectReason.TIMING_SUSPECT, case=self.where, detail=detail)
         return _Block.of(reply.samples_ns, self._clock_us)
+
+    def calls_like(self, block: _Block) -> int:
+        """Calls that fill a block, if they are like those of this one."""
+        most = MOST_CALLS[self._variant.device]
+        return max(1, min(int(self.protocol.block_s * 1e6 / max(block.median_us, 0.1)), most))
+
+    def _settle(self) -> None:
+        if self._variant.device == "cpu":
+            time.sleep(self.protocol.settle_s)
 
     def bounded(self, candidate_us: float) -> Rejected | _ClockMismatch | None:
         """Whether the judge's own clock agrees with the reported times.
@@ -390,8 +404,8 @@ def _sample(clock: _PointClock, sets: int, protocol: Protocol, budget_s: float) 
     first = clock.candidate_block(sets, collect=True)
     if isinstance(first, Rejected):
         return first
-    eager_calls = _iterations(protocol, clock.eager_block(sets))
-    candidate_calls = _iterations(protocol, first)
+    eager_calls = clock.calls_like(clock.eager_block(sets))
+    candidate_calls = clock.calls_like(first)
     samples = _Samples()
     while True:
         for side in "ecce":
@@ -406,15 +420,10 @@ def _sample(clock: _PointClock, sets: int, protocol: Protocol, budget_s: float) 
         # On a busy machine a block may take all the time there is; two pairs prove nothing, so take a few more.
         if (late >= 0 and len(samples.eager) >= 4) or late >= 2 * budget_s or _settled(samples, protocol):
             break
-        eager_calls = min(eager_calls, max(_iterations(protocol, samples.eager[-1]), 10))
-        candidate_calls = min(candidate_calls, max(_iterations(protocol, samples.candidate[-1]), 10))
+        eager_calls = min(eager_calls, max(clock.calls_like(samples.eager[-1]), 10))
+        candidate_calls = min(candidate_calls, max(clock.calls_like(samples.candidate[-1]), 10))
     last = clock.candidate_block(max(candidate_calls // 2, sets), collect=True)
     return last if isinstance(last, Rejected) else samples
-
-
-def _iterations(protocol: Protocol, block: _Block) -> int:
-    """Calls that fill a block, if they are like those of this one."""
-    return max(1, min(int(protocol.block_s * 1e6 / max(block.median_us, 0.1)), 2000))
 
 
 def _settled(samples: _Samples, protocol: Protocol) -> bool:

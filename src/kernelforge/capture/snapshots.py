@@ -74,7 +74,7 @@ def unpack(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], dt
     if getattr(torch, dtype).is_complex:
         values = torch.view_as_complex(values)
     reach = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    memory = torch.zeros(reach, dtype=values.dtype)
+    memory = torch.zeros(reach, dtype=values.dtype, device=values.device)
     target = memory.as_strided(values.shape, stride)
     target.copy_(values)
     return memory.as_strided(shape, stride)
@@ -114,24 +114,27 @@ def describe(tensor: torch.Tensor) -> Distribution:
     )  # fmt: skip
 
 
-def redraw(distribution: Distribution, seed: int) -> torch.Tensor:
-    """Draw a tensor like the described one: normal within its bounds for floats, uniform for integers and bools."""
+def redraw(distribution: Distribution, seed: int, device: str = "cpu") -> torch.Tensor:
+    """Draw a tensor like the described one: normal within its bounds for floats, uniform for integers and bools.
+
+    The same seed gives the same values on the same kind of device.
+    """
     import torch
 
     d = distribution
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     dtype = getattr(torch, d.dtype)
     reach = 0 if 0 in d.shape else 1 + sum((n - 1) * s for n, s in zip(d.shape, d.stride, strict=True))
     if dtype is torch.bool:
-        memory = torch.rand(reach, generator=generator) < d.mean
+        memory = torch.rand(reach, generator=generator, device=device) < d.mean
     elif dtype.is_floating_point or dtype.is_complex:
-        drawn = torch.randn(reach, generator=generator).mul_(d.std).add_(d.mean).clamp_(d.low, d.high)
-        chance = torch.rand(reach, generator=generator)
+        drawn = torch.randn(reach, generator=generator, device=device).mul_(d.std).add_(d.mean).clamp_(d.low, d.high)
+        chance = torch.rand(reach, generator=generator, device=device)
         drawn[chance < d.zeros] = 0.0
         drawn[chance > 1 - d.infinite] = torch.inf if d.high >= 0 and d.mean >= 0 else -torch.inf
         memory = drawn.to(dtype)
     else:
-        memory = torch.randint(int(d.low), int(d.high) + 1, (reach,), generator=generator).to(dtype)
+        memory = torch.randint(int(d.low), int(d.high) + 1, (reach,), generator=generator, device=device).to(dtype)
     return memory.as_strided(d.shape, d.stride)
 
 

@@ -53,17 +53,18 @@ class ExampleStore:
             raise ProjectError(f"examples cannot be written to {self.root}: {error}", hint=hint) from error
         return key
 
-    def get(self, example: str, *, seed: int = 0) -> list[torch.Tensor]:
-        """Read an example: tensors on the CPU with the captured shape, stride and dtype.
+    def get(self, example: str, *, seed: int = 0, device: str = "cpu") -> list[torch.Tensor]:
+        """Read an example: tensors with the captured shape, stride and dtype.
 
         Args:
-            seed: for tensors that are kept as a distribution; the same seed gives the same values.
+            seed: for tensors that are kept as a distribution; the same seed and device give the same values.
+            device: where the tensors are put, and where a distribution is drawn.
 
         Raises:
             NotFound: no such example.
             ProjectError: a file is missing, damaged or of a newer schema.
         """
-        return [self._get_tensor(item, seed + i) for i, item in enumerate(self._record(example))]
+        return [self._get_tensor(item, seed + i, device) for i, item in enumerate(self._record(example))]
 
     def has(self, example: str) -> bool:
         """Whether the example is stored."""
@@ -105,12 +106,12 @@ class ExampleStore:
             "values": item.digest, "shape": list(item.shape), "stride": list(item.stride), "dtype": item.dtype,
         }  # fmt: skip
 
-    def _get_tensor(self, item: Mapping[str, Json], seed: int) -> torch.Tensor:
+    def _get_tensor(self, item: Mapping[str, Json], seed: int, device: str) -> torch.Tensor:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         if "values" not in item:
-            return redraw(Distribution.from_json(item), seed)
+            return redraw(Distribution.from_json(item), seed, device)
         path = self._tensor_path(str(item["values"]))
         try:
             values = load_file(path)["values"]
@@ -118,7 +119,8 @@ class ExampleStore:
             raise ProjectError(f"tensor file {path} cannot be read: {error}", hint="capture the model again") from error
         shape, stride = item["shape"], item["stride"]
         assert isinstance(shape, list) and isinstance(stride, list)
-        return unpack(values, shape, stride, str(item["dtype"]))
+        # Moved with its gaps: `.to` alone would make a tensor with gaps dense.
+        return unpack(values.to(device), shape, stride, str(item["dtype"]))
 
     def _example_path(self, key: str) -> Path:
         return self.root / "examples" / f"{key}.json"

@@ -104,6 +104,7 @@ typedef struct {
     region pristine[MAX_BUFFERS]; /* device copies of the inout buffers' content */
 #endif
     int64_t workspace_bytes;
+    int intact; /* the inputs are as given: no call since they were put there or compared */
 } slot;
 
 typedef int (*invoke_function)(void *const *, const int64_t *, const double *, void *, void *);
@@ -120,7 +121,7 @@ static size_t scratch_bytes;
 static reply answer;
 #ifdef KFORGE_CUDA
 static cudaStream_t stream;
-static uint8_t *staging; /* pinned would need a context early; plain memory is enough */
+static uint8_t *staging; /* pinned */
 #define STAGING_BYTES (8u << 20)
 #define LEAD_CHUNK 32
 #endif
@@ -407,6 +408,7 @@ static int slot_load(const request *q, const int *fds, int fd_count) {
         if (slot_keep_pristine(s, i)) return -1;
 #endif
     }
+    s->intact = 1;
     return slot_workspace(s) || finish() ? -1 : 0;
 }
 
@@ -415,15 +417,18 @@ static int slot_prepare(slot *s) {
     int poison = call_number++ % 2 ? 0x7f : 0xff;
     for (uint32_t i = 0; i < s->shape.buffers; i++) {
         const buffer_request *b = &s->shape.buffer[i];
+        if (b->kind == KIND_INPUT && s->intact) continue;
         if (b->kind == KIND_OUTPUT ? fill(s->buffer[i].data, poison, b->size)
                                    : put(s->buffer[i].data, s->in + b->in_offset, b->size))
             return -1;
     }
+    s->intact = 1;
     return s->workspace.live ? fill(s->workspace.data, poison, s->workspace.size) : 0;
 }
 
 /* Copy results out, and note what was changed that must not be. */
 static int slot_collect(slot *s) {
+    int intact = 1;
     for (uint32_t i = 0; i < s->shape.buffers; i++) {
         const buffer_request *b = &s->shape.buffer[i];
         const region *r = &s->buffer[i];
@@ -435,7 +440,9 @@ static int slot_collect(slot *s) {
         if (broken < 0 || changed < 0) return -1;
         if (broken) set_bit(answer.broken, (int)i);
         if (changed) set_bit(answer.changed, (int)i);
+        intact = intact && !changed;
     }
+    s->intact = intact;
     int broken = region_broken(&s->workspace);
     if (broken > 0) set_bit(answer.broken, WORKSPACE_BIT);
     return broken < 0 ? -1 : 0;
@@ -449,6 +456,7 @@ static void *const *slot_pointers(slot *s, void **pointers) {
 }
 
 static int invoke(slot *s, void *const *pointers) {
+    s->intact = 0;
 #ifdef KFORGE_CUDA
     return candidate_invoke(pointers, s->shape.dim, s->shape.scalar, s->workspace.data, stream);
 #else
@@ -732,9 +740,8 @@ static int load_candidate(int artifact) {
 
 static int start_device(void) {
 #ifdef KFORGE_CUDA
-    staging = malloc(STAGING_BYTES);
-    if (staging == NULL) return fail(ERROR_MEMORY, ENOMEM, "staging buffer");
-    return DEVICE(cudaSetDevice(0)) || DEVICE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) ? -1 : 0;
+    if (DEVICE(cudaSetDevice(0)) || DEVICE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return -1;
+    return DEVICE(cudaMallocHost((void **)&staging, STAGING_BYTES)) ? -1 : 0;
 #else
     return 0;
 #endif

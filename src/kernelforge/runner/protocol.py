@@ -107,7 +107,8 @@ class TimeReply:
             for a batch.
         total_ns: sum of the samples; for a batch, first call to the end of the last, back to back.
         wall_s: of the whole command by our own clock: an upper bound on total_ns that no candidate can touch.
-        outputs: with collect, per set the bytes of its outputs after its last call, as in RunReply.
+        outputs: with collect, per set the bytes of its outputs after its last call, as in RunReply; () for sets that
+            were not to be read.
         inputs_changed, canaries_broken: with collect, over all sets.
     """
 

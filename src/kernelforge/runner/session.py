@@ -26,7 +26,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -191,13 +191,14 @@ class RunnerSession:
 
     def time_slots(
         self, first: int, count: int, *, iterations: int, warmup: int = 1, flush_bytes: int = 0,
-        batch: bool = False, collect: bool = False,
+        batch: bool = False, collect: bool = False, read: Container[int] | None = None,
     ) -> TimeReply | RunnerDeath:  # fmt: skip
         """Call the candidate `iterations` times, the i-th on slot first + i % count; see the module's docstring.
 
         Args:
             warmup: untimed calls before.
             collect: poison the outputs before, and afterwards return them and check inputs and canaries.
+            read: positions of the sets whose outputs are wanted, all by default; the runner is not told which.
 
         Raises:
             HarnessError: a slot is empty, or iterations < 1.
@@ -223,10 +224,17 @@ class RunnerSession:
             samples = () if batch or raw.error else arena.read_samples(samples_fd, iterations)
         finally:
             os.close(samples_fd)
+        outputs: tuple[tuple[bytearray, ...], ...] = ()
+        if collect and not raw.error:
+            wanted = range(count) if read is None else read
+            outputs = tuple(
+                arena.read_outputs(fd, layout) if position in wanted else ()
+                for position, (layout, fd, _) in enumerate(layouts)
+            )
         return TimeReply(
             samples_ns=samples, total_ns=raw.total_ns, wall_s=wall_s,
             error=raw.error, status=raw.status, message=raw.message, failed_at=raw.failed_at,
-            outputs=tuple(arena.read_outputs(fd, lay) for lay, fd, _ in layouts) if collect and not raw.error else (),
+            outputs=outputs,
             inputs_changed=raw.changed, canaries_broken=raw.broken,
         )  # fmt: skip
 

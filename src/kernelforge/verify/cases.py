@@ -189,8 +189,8 @@ class CaseMaker:
         variant, choice = self.record.variant, plan.choice
         specs = [p.spec(choice.dims, variant.device) for p in variant.tensors]
         if plan.distribution == CAPTURED:
-            stored = self._examples.get(choice.example)
-            inputs = tuple(place(t.to(self.device), s) for t, s in zip(stored, specs, strict=True))
+            stored = self._examples.get(choice.example, device=str(self.device))
+            inputs = tuple(place(t, s) for t, s in zip(stored, specs, strict=True))
         else:
             seed = secrets.randbits(63)
             inputs = draw_inputs(variant, specs, plan.distribution, pools=self._pools, seed=seed, device=self.device)
