@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import resource
 import subprocess
 import sys
@@ -63,3 +64,15 @@ def test_cli_document_is_up_to_date() -> None:
     script = REPOSITORY / "docs" / "make_cli.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_option_is_named_where_it_is_declared() -> None:
+    """Left to typer, the name depends on its version: 0.27 makes `--DTYPE` of the metavar."""
+    unnamed = [
+        f"{path.name}:{call.lineno}"
+        for path in (REPOSITORY / "src/kernelforge/cli").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "typer.Option"
+        and not (call.args and isinstance(call.args[0], ast.Constant) and str(call.args[0].value).startswith("-"))
+    ]  # fmt: skip
+    assert unnamed == []

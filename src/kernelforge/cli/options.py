@@ -65,11 +65,14 @@ ProjectOption: TypeAlias = Annotated[
 VariantArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="VARIANT", help="Label or unique prefix of the variant's id.")
 ]
-Device: TypeAlias = Annotated[DeviceName | None, typer.Option(help="Default: cuda if there is a GPU, else cpu.")]
-Dtype: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="DTYPE", help="Cast the model: float32, float16 or bfloat16. Default: as it is.")
+Device: TypeAlias = Annotated[
+    DeviceName | None, typer.Option("--device", help="Default: cuda if there is a GPU, else cpu.")
 ]
-Samples: TypeAlias = Annotated[int, typer.Option(min=1, help="How many sets of inputs to run.")]
+Dtype: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="DTYPE", help="Cast the model: float32, float16 or bfloat16. Default: as it is."),
+]
+Samples: TypeAlias = Annotated[int, typer.Option("--samples", min=1, help="How many sets of inputs to run.")]
 RandomWeights: TypeAlias = Annotated[
     bool, typer.Option("--random-weights", help="Do not load weights; draw them at random.")
 ]
@@ -81,5 +84,10 @@ MaxTime: TypeAlias = Annotated[
 ]
 RequireSpeedup: TypeAlias = Annotated[
     float | None,
-    typer.Option(metavar="X", min=0.0, help="Exit with 8 unless some kernel to be used is at least X times faster."),
+    typer.Option(
+        "--require-speedup",
+        metavar="X",
+        min=0.0,
+        help="Exit with 8 unless some kernel to be used is at least X times faster.",
+    ),
 ]

@@ -27,7 +27,10 @@ def capture(
     samples: Samples = 1,
     random_weights: RandomWeights = False,
     shapes: Annotated[
-        Shapes, typer.Option(help="auto: sizes that differ between calls become named dims; exact: one variant each.")
+        Shapes,
+        typer.Option(
+            "--shapes", help="auto: sizes that differ between calls become named dims; exact: one variant each."
+        ),
     ] = Shapes.AUTO,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a project that exists.")] = False,
 ) -> None:

@@ -18,7 +18,8 @@ def demo(
     out: Output,
     max_time: MaxTime = None,
     work_dir: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Keep projects and packages here. Default: a temporary one.")
+        Path | None,
+        typer.Option("--work-dir", metavar="FOLDER", help="Keep projects and packages here. Default: a temporary one."),
     ] = None,
     device: Device = None,
 ) -> None:

@@ -29,7 +29,8 @@ def evaluate(
         bool, typer.Option("--certify", help="After the gate also the complete certificate, as before an export.")
     ] = False,
     protocol: Annotated[
-        ProtocolName, typer.Option(help="paper: show the original paper's protocol beside ours; it decides nothing.")
+        ProtocolName,
+        typer.Option("--protocol", help="paper: show the original paper's protocol beside ours; it decides nothing."),
     ] = ProtocolName.OURS,
 ) -> None:
     """Judge one candidate file.

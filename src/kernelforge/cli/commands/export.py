@@ -24,7 +24,7 @@ def export(
     ] = None,
     pick: Annotated[
         list[str] | None,
-        typer.Option(metavar="VARIANT=NODE", help="Take this node, if it is valid, rather than the fastest."),
+        typer.Option("--pick", metavar="VARIANT=NODE", help="Take this node, if it is valid, rather than the fastest."),
     ] = None,
     allow_unchecked: Annotated[
         bool, typer.Option("--allow-unchecked", help="Export kernels also if their memory cannot be checked here.")

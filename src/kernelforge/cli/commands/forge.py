@@ -22,7 +22,7 @@ def forge(
         list[str] | None, typer.Argument(metavar="OPS", help="Operators, labels or id prefixes. Default: all.")
     ] = None,
     *,
-    trials: Annotated[int | None, typer.Option(min=1, help="At most so many trials in this run.")] = None,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="At most so many trials in this run.")] = None,
     max_time: MaxTime = None,
     require_speedup: RequireSpeedup = None,
 ) -> None:

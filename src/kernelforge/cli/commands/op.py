@@ -28,11 +28,13 @@ def show(
         typer.Option("--prelude", help="Print only the C declarations that a candidate of it is compiled with."),
     ] = False,
     backend: Annotated[
-        BackendName | None, typer.Option(help="Of --prelude. Default: that of the project's device.")
+        BackendName | None, typer.Option("--backend", help="Of --prelude. Default: that of the project's device.")
     ] = None,
     trial: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Explain only this trial: its number, or a unique prefix of its node's id."),
+        typer.Option(
+            "--trial", metavar="N", help="Explain only this trial: its number, or a unique prefix of its node's id."
+        ),
     ] = None,
 ) -> None:
     """Show one variant: sizes and trials.
