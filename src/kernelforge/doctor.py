@@ -67,17 +67,13 @@ def diagnose(settings: Settings, *, tools: Tools | None = None) -> list[DoctorLi
         check_package("apache-tvm-ffi", why="packages cannot be dispatched"),
         *check_cxx(settings, tools),
         check_native(settings),
+        check_fence(tools, root=os.geteuid() == 0),
         check_nvcc(settings, tools, gpu_present=bool(gpu)),
         *check_cache(settings.cache_dir),
         *check_gpus(gpu, tools),
-        *(check_gpu_tool(name, use, tools, gpu_present=bool(gpu)) for name, use in _GPU_TOOLS),
+        check_sanitizer(settings, gpu_present=bool(gpu)),
+        check_profiler(tools, gpu_present=bool(gpu)),
     ]
-
-
-_GPU_TOOLS = (
-    ("compute-sanitizer", "finds out-of-bounds accesses of CUDA candidates"),
-    ("ncu", "profiles CUDA candidates"),
-)
 
 
 def check_python(version: tuple[int, ...]) -> DoctorLine:
@@ -231,14 +227,35 @@ def _gpu_line(row: Sequence[str]) -> DoctorLine:
     return _line(f"GPU {index}", "ok", detail)
 
 
-def check_gpu_tool(name: str, use: str, tools: Tools, *, gpu_present: bool) -> DoctorLine:
+def check_fence(tools: Tools, *, root: bool) -> DoctorLine:
+    """What keeps a running candidate from the network and from files: namespaces, which not every system allows."""
+    kinds = ["--net", "--mount", "--ipc", "true"]
+    own = " and as a user of its own" if root else ""
+    if any(tools.output(["unshare", *user, *kinds]) is not None for user in ([], ["--user"])):
+        return _line("fence", "ok", f"a candidate runs without network, its files read-only{own}")
+    fix = "allow user namespaces here, or judge only what you would run yourself"
+    return _line("fence", "warn", "a candidate can reach the network and this user's files", fix)
+
+
+def check_sanitizer(settings: Settings, *, gpu_present: bool) -> DoctorLine:
+    """The memory checker that certificates of CUDA kernels need."""
+    from kernelforge.runner.sanitizers import find_sanitizer
+
+    missing = "not found: kernels for this GPU are exported with --allow-unchecked only"
+    return _gpu_tool("compute-sanitizer", find_sanitizer(settings), gpu_present=gpu_present, missing=missing)
+
+
+def check_profiler(tools: Tools, *, gpu_present: bool) -> DoctorLine:
     """An optional tool of the CUDA toolkit."""
-    path = tools.which(name)
+    return _gpu_tool("ncu", tools.which("ncu"), gpu_present=gpu_present, missing="not found: profiles CUDA candidates")
+
+
+def _gpu_tool(name: str, path: Path | str | None, *, gpu_present: bool, missing: str) -> DoctorLine:
     if path:
-        return _line(name, "ok", path)
+        return _line(name, "ok", str(path))
     if not gpu_present:
         return _line(name, "ok", "not found; not needed without an NVIDIA GPU")
-    return _line(name, "warn", f"not found: {use}", "install the CUDA toolkit and put its bin folder on PATH")
+    return _line(name, "warn", missing, "install the CUDA toolkit and put its bin folder on PATH")
 
 
 def _first_line(text: str) -> str:

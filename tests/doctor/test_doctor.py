@@ -14,12 +14,14 @@ from kernelforge.cli.main import make_app
 from kernelforge.doctor import (
     check_cache,
     check_cxx,
-    check_gpu_tool,
+    check_fence,
     check_gpus,
     check_native,
     check_nvcc,
     check_package,
+    check_profiler,
     check_python,
+    check_sanitizer,
     diagnose,
     judge_cuda,
     judge_disk,
@@ -76,9 +78,21 @@ def test_every_line_that_is_not_ok_has_a_fix(tmp_path: Path) -> None:
         judge_cuda("13.0", usable=False, gpu_present=True), check_package("no-such-distribution", why="x"),
         *check_cxx(settings(tmp_path, KFORGE_CXX="/no/such/compiler"), FakeTools()),
         check_nvcc(settings(tmp_path, KFORGE_NVCC="/no/such/nvcc"), FakeTools(), gpu_present=False),
-        judge_disk(1 << 30), judge_disk(1 << 20), check_gpu_tool("ncu", "profiles", FakeTools(), gpu_present=True),
+        judge_disk(1 << 30), judge_disk(1 << 20), check_profiler(FakeTools(), gpu_present=True),
+        check_fence(FakeTools(), root=True),
     ]  # fmt: skip
-    assert [line.status for line in lines] == ["fail", "warn", "warn", "fail", "fail", "warn", "warn", "fail", "warn"]
+    assert [line.status for line in lines] == [
+        "fail",
+        "warn",
+        "warn",
+        "fail",
+        "fail",
+        "warn",
+        "warn",
+        "fail",
+        "warn",
+        "warn",
+    ]
     assert all(line.fix for line in lines)
 
 
@@ -107,7 +121,15 @@ def test_mig_and_persistence_are_warnings() -> None:
 
 
 def test_gpu_tools_are_not_missed_without_a_gpu() -> None:
-    assert check_gpu_tool("ncu", "profiles", FakeTools(), gpu_present=False).status == "ok"
+    assert check_profiler(FakeTools(), gpu_present=False).status == "ok"
+    assert check_sanitizer(load_settings({}), gpu_present=False).status == "ok"
+
+
+def test_the_fence_is_that_of_the_user_who_asks() -> None:
+    root = check_fence(FakeTools(outputs={"unshare --net": ""}), root=True)
+    assert (root.status, "user of its own" in root.detail) == ("ok", True)
+    user = check_fence(FakeTools(outputs={"unshare --user": ""}), root=False)
+    assert (user.status, "user of its own" in user.detail) == ("ok", False)
 
 
 def test_a_cache_that_cannot_be_written_fails(tmp_path: Path) -> None:

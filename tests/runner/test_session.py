@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import statistics
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -22,7 +25,7 @@ from kernelforge.settings import Settings, load_settings
 
 MODES = (
     "scale", "mutate", "overrun", "underrun", "segfault", "hang", "leave", "shout", "hog", "threads", "refuse",
-    "alignment", "spin", "scratch", "untouched", "environment", "forge", "half", "answer",
+    "alignment", "spin", "scratch", "untouched", "environment", "forge", "half", "answer", "reach",
 )  # fmt: skip
 CANDIDATE = (
     "enum Mode { " + ", ".join(MODES) + " };\n"
@@ -35,7 +38,9 @@ CANDIDATE = (
 #include <ctime>
 #include <fcntl.h>
 #include <omp.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -77,6 +82,16 @@ extern "C" int kforge_invoke(void* const* buffers, const int64_t* dims, const do
         case threads: {
             #pragma omp parallel
             { if (omp_get_thread_num() == 0) y[0] = omp_get_num_threads(); }
+            return 0;
+        }
+        case reach: {  // how far it comes: a file, the network, undoing the fence
+            y[0] = open("/tmp/kforge-reach", O_CREAT | O_WRONLY, 0600) < 0 ? errno : 0;
+            sockaddr_in there{};
+            there.sin_family = AF_INET;
+            there.sin_port = htons((uint16_t)x[0]);
+            there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+            y[1] = connect(socket(AF_INET, SOCK_STREAM, 0), (sockaddr*)&there, sizeof there) ? errno : 0;
+            y[2] = mount(nullptr, "/", nullptr, MS_REMOUNT | MS_BIND, nullptr) ? errno : 0;
             return 0;
         }
         case alignment: y[0] = (uintptr_t)x % 128; y[1] = (uintptr_t)y % 128; return 0;
@@ -170,6 +185,26 @@ def test_right_result_and_nothing_to_complain_about(session: RunnerSession) -> N
     assert floats(reply.outputs[0]) == [3.0 * i for i in range(N)]
     assert (reply.error, reply.inputs_changed, reply.canaries_broken) == ("", (), ())
     assert 0 < reply.seconds <= reply.wall_s
+
+
+def test_it_reaches_neither_files_nor_the_network(session: RunnerSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = struct.pack("f", listener.getsockname()[1]) + INPUT[4:]
+        request = work("reach")
+        first = replace(request.buffers[0], data=port)
+        reply = answered(session.run((first, request.buffers[1]), request.dims, request.scalars))
+    Path("/tmp/kforge-reach").unlink(missing_ok=True)
+    file, network, undone = (int(value) for value in floats(reply.outputs[0])[:3])
+    # As root all of it is to be had; elsewhere it is as much as the system allows, and the session says how much.
+    if os.geteuid() == 0 and Path("/proc/self/ns/net").exists() and _may_unshare():
+        assert session.fences == {"user", "network", "files"}
+    assert (file == errno.EROFS) == ("files" in session.fences)
+    assert (network == errno.ENETUNREACH) == ("network" in session.fences)
+    assert undone != 0
+
+
+def _may_unshare() -> bool:
+    return subprocess.run(["unshare", "--net", "--mount", "--ipc", "true"], check=False).returncode == 0
 
 
 def test_process_holds_neither_python_nor_torch(session: RunnerSession, candidate: Path) -> None:

@@ -1,6 +1,6 @@
 /* The runner: loads ONE candidate binary and calls it on raw buffers. No Python, no torch.
  *
- * Usage: kforge_runner --artifact FD|PATH --control FD --threads N [--uid N] [--lifeline FD]
+ * Usage: kforge_runner --artifact FD --control FD --threads N [--fence 0|1] [--uid N] [--lifeline FD]
  *
  * Commands arrive on a SOCK_SEQPACKET socket as one fixed-size struct each, with memfds attached (SCM_RIGHTS); every
  * command is answered by one fixed-size struct. Inputs lie in a memfd that this process can map read-only only, outputs
@@ -17,18 +17,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <omp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #ifdef KFORGE_CUDA
@@ -58,7 +62,8 @@ enum {
     ERROR_ASYNC = 6,      /* the device failed after the launch; `status` is the cudaError_t */
     ERROR_LOAD = 7        /* dlopen or a symbol failed; see `message` */
 };
-enum { REPLY_DYING = 1, REPLY_HAS_WORKSPACE = 2, REPLY_HAS_FFI = 4, REPLY_UID_DROPPED = 8 };
+enum { REPLY_DYING = 1, REPLY_HAS_WORKSPACE = 2, REPLY_HAS_FFI = 4 };
+enum { REPLY_UID_DROPPED = 8, REPLY_NO_NETWORK = 16, REPLY_FILES_READ_ONLY = 32 };
 
 typedef struct {
     uint32_t kind, reserved;
@@ -708,6 +713,58 @@ static void tie_to(int lifeline) {
     if (read(lifeline, &byte, 1) == 0) _exit(3); /* it had closed before */
 }
 
+/* ---- the fence ---- */
+
+static int write_text(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ssize_t written = fd < 0 ? -1 : write(fd, text, strlen(text));
+    if (fd >= 0) close(fd);
+    return written == (ssize_t)strlen(text) ? 0 : -1;
+}
+
+/* In a user namespace of our own, as the same user as before. */
+static int map_user(uid_t uid, gid_t gid) {
+    char line[64];
+    (void)write_text("/proc/self/setgroups", "deny");
+    snprintf(line, sizeof line, "%u %u 1", uid, uid);
+    if (write_text("/proc/self/uid_map", line)) return -1;
+    snprintf(line, sizeof line, "%u %u 1", gid, gid);
+    return write_text("/proc/self/gid_map", line);
+}
+
+/* Every mount read-only and shared with nobody. Devices are still written to. */
+static int make_files_read_only(void) {
+    struct {
+        uint64_t set, clear, propagation, userns;
+    } attributes = {1 /* MOUNT_ATTR_RDONLY */, 0, MS_PRIVATE, 0};
+    const long mount_setattr = 442; /* newer than some C libraries */
+    return (int)syscall(mount_setattr, AT_FDCWD, "/", 0x8000 /* AT_RECURSIVE */, &attributes, sizeof attributes);
+}
+
+static void drop_capabilities(void) {
+    struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    (void)syscall(SYS_capset, &head, none);
+}
+
+/* No network, no shared memory of others, no file that can be written to: as far as this machine allows. The flags of
+ * the first reply say how far that was. */
+static void raise_fence(void) {
+    const int kinds = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC;
+    uid_t uid = geteuid();
+    gid_t gid = getegid();
+    int own_user = 0;
+    if (unshare(kinds)) {
+        if (unshare(kinds | CLONE_NEWUSER)) return;
+        own_user = 1;
+        if (map_user(uid, gid)) return;
+    }
+    answer.flags |= REPLY_NO_NETWORK;
+    if (make_files_read_only() == 0) answer.flags |= REPLY_FILES_READ_ONLY;
+    if (own_user) drop_capabilities(); /* with which it could undo this */
+}
+
 static void drop_privileges(uid_t uid) {
     struct rlimit processes = {512, 512};
     if (uid == 0) return;
@@ -749,13 +806,14 @@ static int start_device(void) {
 
 int main(int argc, char **argv) {
     struct rlimit none = {0, 0};
-    int artifact = -1, threads = 1;
+    int artifact = -1, threads = 1, fence = 0;
     uid_t uid = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
         int value = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--artifact")) artifact = value;
         if (!strcmp(argv[i], "--control")) control_fd = value;
         if (!strcmp(argv[i], "--threads")) threads = value;
+        if (!strcmp(argv[i], "--fence")) fence = value;
         if (!strcmp(argv[i], "--uid")) uid = (uid_t)value;
         if (!strcmp(argv[i], "--lifeline")) tie_to(value);
     }
@@ -763,6 +821,7 @@ int main(int argc, char **argv) {
     if (getrandom(&canary_key, sizeof canary_key, 0) != sizeof canary_key) canary_key = now_ns();
     setrlimit(RLIMIT_CORE, &none);
     answer.failed_at = -1;
+    if (fence) raise_fence();
     drop_privileges(uid);
     omp_set_num_threads(threads);
     if (start_device() == 0) load_candidate(artifact);

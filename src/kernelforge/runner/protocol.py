@@ -17,7 +17,7 @@ candidate code: it is unpacked field by field and validated, and a nonsensical o
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -30,13 +30,16 @@ MAX_BUFFERS, MAX_DIMS, MAX_SCALARS, MAX_SLOTS = 128, 32, 32, 256
 WORKSPACE = -1
 """The workspace's index in `canaries_broken`."""
 
+Fence: TypeAlias = Literal["user", "network", "files"]
+"""A user id of its own, no network, no file that can be written to."""
 ReplyError: TypeAlias = Literal["", "memory", "workspace", "device", "launch", "async", "load", "request"]
 Bytes: TypeAlias = "bytes | bytearray | memoryview"
 
 _MAGIC, _VERSION = 0x4B464F52, 1
 READY, LOAD, RUN, TIME, UNLOAD, QUIT = range(1, 7)
 FLAG_EXACT, FLAG_BATCH, FLAG_COLLECT = 1, 2, 4
-_DYING, _HAS_WORKSPACE, _HAS_FFI, _UID_DROPPED = 1, 2, 4, 8
+_DYING, _HAS_WORKSPACE, _HAS_FFI = 1, 2, 4
+_FENCES: Mapping[Fence, int] = {"user": 8, "network": 16, "files": 32}
 _KINDS = {"input": 0, "inout": 1, "output": 2}
 _ERRORS: tuple[ReplyError, ...] = ("", "request", "memory", "workspace", "device", "launch", "async", "load")
 
@@ -146,7 +149,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawReply:
-    """A reply struct, validated."""
+    """A reply struct, validated. fences: what is around the process; the first reply says it."""
 
     error: ReplyError
     status: int
@@ -154,7 +157,7 @@ class RawReply:
     dying: bool
     has_workspace: bool
     has_ffi: bool
-    uid_dropped: bool
+    fences: frozenset[Fence]
     workspace_bytes: int
     failed_at: int
     total_ns: int
@@ -252,7 +255,8 @@ def unpack_reply(data: bytes, *, op: int, nonce: int, buffers: int) -> RawReply 
     return RawReply(
         error=_ERRORS[error], status=status, message=text.split(b"\0", 1)[0].decode(errors="replace"),
         dying=bool(flags & _DYING), has_workspace=bool(flags & _HAS_WORKSPACE), has_ffi=bool(flags & _HAS_FFI),
-        uid_dropped=bool(flags & _UID_DROPPED), workspace_bytes=workspace, failed_at=failed_at, total_ns=total,
+        fences=frozenset(name for name, bit in _FENCES.items() if flags & bit),
+        workspace_bytes=workspace, failed_at=failed_at, total_ns=total,
         changed=changed_bits, broken=tuple(WORKSPACE if i == MAX_BUFFERS else i for i in broken_bits),
     )  # fmt: skip
 

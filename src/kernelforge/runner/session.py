@@ -26,7 +26,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -36,7 +36,17 @@ from kernelforge.executors.kinds.process import ProcessWorker, bare_environment,
 from kernelforge.executors.types import Limits
 from kernelforge.runner import arena, protocol
 from kernelforge.runner.binary import Flavour, runner_binary
-from kernelforge.runner.protocol import Buffer, BufferSet, Layout, LoadReply, RawReply, RunnerDeath, RunReply, TimeReply
+from kernelforge.runner.protocol import (
+    Buffer,
+    BufferSet,
+    Fence,
+    Layout,
+    LoadReply,
+    RawReply,
+    RunnerDeath,
+    RunReply,
+    TimeReply,
+)
 from kernelforge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -70,6 +80,8 @@ class RunnerSession:
         self._slots: dict[int, tuple[Layout, int, int]] = {}
         self._scratch_bytes = 0
         self._worker: ProcessWorker | None = None
+        self.fences: frozenset[Fence] = frozenset()
+        """What this machine offers of what keeps the process from everything else."""
         self.start_s = 0.0
         """Wall time from spawning to the answer that the binary is loaded, seconds."""
 
@@ -87,13 +99,14 @@ class RunnerSession:
         except OSError as error:
             raise HarnessError(f"cannot read the binary {self._artifact}: {error}") from error
         try:
-            # Under another user the binary is opened again through /proc, which asks for its own permission bits.
-            uid = fresh_uid() if os.fstat(fd).st_mode & stat.S_IROTH and not self._wrapper else 0
-            trouble = self._start(binary, fd, uid)
-            if trouble and uid:
-                # The device may be root's alone. A weaker fence is better than no verdict.
-                logger.warning("the runner cannot use %s as an unprivileged user: %s", self._device, trouble)
-                trouble = self._start(binary, fd, 0)
+            trouble = ""
+            for uid, fence in self._fencing(fd):
+                if trouble:
+                    # The device may be root's alone, say. A weaker fence is better than no verdict.
+                    logger.warning("the runner cannot use %s behind its whole fence: %s", self._device, trouble)
+                trouble = self._start(binary, fd, uid, fence=fence)
+                if not trouble:
+                    break
         finally:
             os.close(fd)
         if trouble:
@@ -287,16 +300,35 @@ class RunnerSession:
             base["UBSAN_OPTIONS"] = "halt_on_error=1:print_stacktrace=1"
         return base
 
-    def _start(self, binary: Path, artifact_fd: int, uid: int) -> str:
+    def _fencing(self, artifact_fd: int) -> Iterator[tuple[int, bool]]:
+        """User ids (0: none of its own) and whether to fence network and files off, the best first."""
+        if self._wrapper:
+            yield 0, False  # a checker around the runner has files and sockets of its own
+            return
+        # Under another user the binary is opened again through /proc, which asks for its own permission bits.
+        uid = fresh_uid() if os.fstat(artifact_fd).st_mode & stat.S_IROTH else 0
+        yield uid, True
+        yield uid, False
+        if uid:
+            yield 0, False
+
+    def _start(self, binary: Path, artifact_fd: int, uid: int, *, fence: bool) -> str:
         """Spawn and await the first reply; what is wrong with the machine, or "". A death is kept as `death`."""
         started = time.monotonic()
         argv = [*self._wrapper, str(binary), "--artifact", str(artifact_fd), "--threads", str(self._threads)]
         worker = self._worker = ProcessWorker(
-            [*argv, "--uid", str(uid)], limits=self._limits, env=self._environment(), fds=(artifact_fd,), uid=uid
+            [*argv, "--fence", str(int(fence)), "--uid", str(uid)],
+            limits=self._limits,
+            env=self._environment(),
+            fds=(artifact_fd,),
+            uid=uid,
         )
         raw = self._ask(protocol.READY, b"", 0, wall_s=max(START_WALL_S, self._limits.wall_s))
         self.start_s = time.monotonic() - started
-        if isinstance(raw, RunnerDeath) or not raw.error:
+        if isinstance(raw, RunnerDeath):
+            return ""
+        self.fences = raw.fences
+        if not raw.error:
             return ""
         if raw.error == "load":
             worker.die("load", raw.message)
