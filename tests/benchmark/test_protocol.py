@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelforge.benchmark.machine import MachineFacts
+from kernelforge.benchmark.machine import MachineFacts, machine_facts
 from kernelforge.benchmark.protocol import Protocol, TimedPoint, measure, representative_points, rotating_sets
 from kernelforge.benchmark.roofline import floor_us, traffic_bytes
 from kernelforge.benchmark.types import Measurement
@@ -71,6 +71,27 @@ def test_many_points_are_stood_for_by_groups() -> None:
 def test_traffic_and_floor() -> None:
     assert traffic_bytes(RELU, {"n0": 1000}, {}) == 8000
     assert floor_us(RELU, {"n0": 1000}, {}, bytes_per_second=1e9) == pytest.approx(8.0)
+
+
+def test_the_arithmetic_of_a_product_counts() -> None:
+    square = TensorPattern(shape=(Extent(1000), Extent(1000)), stride=(Extent(1000), Extent(1)), dtype="float32")
+    product = Variant(
+        operator="matmul", arguments=(("input", TensorRef(0)), ("other", TensorRef(1))), tensors=(square, square),
+        outputs=(square,),
+    )  # fmt: skip
+    by_bytes = floor_us(product, {}, {}, bytes_per_second=1e12)
+    assert by_bytes == pytest.approx(12.0)
+    assert floor_us(product, {}, {}, bytes_per_second=1e12, flops_per_second=1e12) == pytest.approx(2000 * 7 / 8)
+    assert floor_us(product, {}, {}, bytes_per_second=1e6, flops_per_second=1e12) == pytest.approx(12e6)
+    # What a relu computes is not what bounds it.
+    assert floor_us(RELU, {"n0": 1000}, {}, bytes_per_second=1e9, flops_per_second=1.0) == pytest.approx(8.0)
+
+
+def test_the_peak_of_this_machine_is_measured(tmp_path: Path) -> None:
+    measured = machine_facts(load_settings({"KFORGE_CACHE_DIR": str(tmp_path)}), device="cpu", threads=1)
+    assert measured.flops_per_second("float64") > 1e8 and 1e9 < measured.flops_per_second("float32") < 1e13
+    assert measured.flops_per_second("bfloat16") >= measured.flops_per_second("float32")
+    assert measured.flops_per_second("int64") == 0.0
 
 
 def test_an_expanded_input_is_read_once() -> None:

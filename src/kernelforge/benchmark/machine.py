@@ -1,4 +1,4 @@
-"""Facts of the machine that are measured once and kept in the cache folder: bandwidth and dispatch overhead.
+"""Facts of the machine that are measured once and kept in the cache folder: bandwidth, peak, overheads of timing.
 
 On the CPU the runner calls a candidate without the Python around it, while eager's time holds torch's own dispatch.
 `dispatch_overhead_us` is what a call from Python costs beyond the kernel (asking torch for its state, allocating the
@@ -29,9 +29,10 @@ from kernelforge.settings import Settings
 if TYPE_CHECKING:
     import torch
 
-SCHEMA = 5
+SCHEMA = 6
 _CPU_FOOTPRINTS = (1 << 18, 1 << 21, 1 << 24, 1 << 28)
 _CUDA_FOOTPRINTS = (1 << 27, 1 << 28, 1 << 31)
+_HALVES = ("float16", "bfloat16")
 _CACHE_FACTOR = 4.0
 """How much faster than its memory a GPU's caches may be; a launch is too short to measure that with copies."""
 
@@ -44,6 +45,8 @@ class MachineFacts:
         bandwidth: (bytes touched, bytes per second), by growing size: the best of copying, filling and summing.
         cache_bytes: the last-level cache (CPU) or L2 (CUDA).
         dispatch_overhead_us, clock_us: see the module's docstring; the first is 0.0 on CUDA, the second on the CPU.
+        flops: (dtype, floating-point operations per second) of the best matrix product, for float32 with TF32 where
+            there is such a thing: three such products make one of float32's precision.
     """
 
     device: str
@@ -51,6 +54,16 @@ class MachineFacts:
     cache_bytes: int
     dispatch_overhead_us: float
     clock_us: float = 0.0
+    flops: tuple[tuple[str, float], ...] = ()
+
+    def exceeds(self, other: MachineFacts) -> bool:
+        """Whether this machine is clearly faster anywhere than the other was."""
+        pairs = [*zip(self.bandwidth, other.bandwidth, strict=True), *zip(self.flops, other.flops, strict=True)]
+        return any(mine > 1.1 * theirs for (_, mine), (_, theirs) in pairs)
+
+    def flops_per_second(self, dtype: str) -> float:
+        """Peak of matrix products of that dtype, 0.0 if unknown."""
+        return dict(self.flops).get(dtype, 0.0)
 
     def bytes_per_second(self, footprint_bytes: int) -> float:
         """An upper bound on the bandwidth at a footprint: that of the next smaller measured one."""
@@ -91,6 +104,7 @@ def _better(old: MachineFacts, new: MachineFacts) -> MachineFacts:
         device=new.device, bandwidth=tuple((size, max(rate, rates.get(size, 0.0))) for size, rate in new.bandwidth),
         cache_bytes=new.cache_bytes, dispatch_overhead_us=min(old.dispatch_overhead_us, new.dispatch_overhead_us),
         clock_us=min(old.clock_us, new.clock_us),
+        flops=tuple((dtype, max(rate, old.flops_per_second(dtype))) for dtype, rate in new.flops),
     )  # fmt: skip
 
 
@@ -114,7 +128,7 @@ def _read(path: Path) -> MachineFacts | None:
         return MachineFacts(
             device=str(data["device"]), bandwidth=tuple((int(s), float(r)) for s, r in data["bandwidth"]),
             cache_bytes=int(data["cache_bytes"]), dispatch_overhead_us=float(data["dispatch_overhead_us"]),
-            clock_us=float(data["clock_us"]),
+            clock_us=float(data["clock_us"]), flops=tuple((str(d), float(r)) for d, r in data["flops"]),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -131,7 +145,7 @@ def _measure(settings: Settings, device: str, name: str, threads: int) -> Machin
             device=name, bandwidth=_envelope([(size, _bandwidth(device, size)) for size in footprints]),
             cache_bytes=_cache_bytes(device),
             dispatch_overhead_us=0.0 if device == "cuda" else _dispatch_overhead_us(settings),
-            clock_us=_clock_us() if device == "cuda" else 0.0,
+            clock_us=_clock_us() if device == "cuda" else 0.0, flops=_peaks(device),
         )  # fmt: skip
     finally:
         torch.set_num_threads(before)
@@ -156,6 +170,32 @@ def _bandwidth(device: str, footprint_bytes: int) -> float:
     )
     repeats = max(6, min(200, (1 << 26) // footprint_bytes))
     return max(moved / min(_seconds(job, device) for _ in range(repeats)) for job, moved in jobs)
+
+
+def _peaks(device: str) -> tuple[tuple[str, float], ...]:
+    """Of each dtype. On the CPU a 16-bit product may be computed in float32, whatever torch does for it."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        rates = {dtype: _peak(device, getattr(torch, dtype)) for dtype in ("float64", "float32", *_HALVES)}
+    finally:
+        torch.set_float32_matmul_precision(before)
+    if device == "cpu":
+        rates |= {dtype: max(rates[dtype], rates["float32"]) for dtype in _HALVES}
+    return tuple(rates.items())
+
+
+def _peak(device: str, dtype: torch.dtype) -> float:
+    """Operations per second of the best of some matrix products, of a size that takes milliseconds."""
+    import torch
+
+    # Some CPUs have no 16-bit arithmetic at all; then this takes a hundred times as long as in float32.
+    size = 8192 if device == "cuda" else 512 if dtype.itemsize > 2 else 192
+    a = torch.ones(size, size, dtype=dtype, device=device)
+    b, out = torch.ones_like(a), torch.empty_like(a)
+    return max(2 * size**3 / _seconds(lambda: torch.mm(a, b, out=out), device) for _ in range(4))
 
 
 def _seconds(job: Callable[[], object], device: str) -> float:

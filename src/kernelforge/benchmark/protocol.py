@@ -382,9 +382,14 @@ def _measure_point(
         clock.unload()
     # What is changed in place was put back, and so is in the nearest cache, however many sets rotate.
     footprint = footprint_bytes(variant, point.dims) * (1 if variant.mutates else len(point.sets))
-    floor = floor_us(variant, point.dims, point.scalars, bytes_per_second=facts.bytes_per_second(footprint))
+    floor = floor_us(
+        variant, point.dims, point.scalars, bytes_per_second=facts.bytes_per_second(footprint),
+        flops_per_second=facts.flops_per_second(variant.tensors[0].dtype),
+    )  # fmt: skip
     if candidate_us < SUSPECT_FRACTION * floor:
-        detail = f"{candidate_us:.2f} us per call, but moving the bytes takes at least {floor:.2f} us: work is missing"
+        detail = (
+            f"{candidate_us:.2f} us per call, but bytes and arithmetic take at least {floor:.2f} us: work is missing"
+        )
         return Rejected(reason=RejectReason.TIMING_SUSPECT, case=clock.where, detail=detail)
     if mismatch is None and busy and samples.disturbed(floor):
         mismatch = clock.mismatch("others kept eager from running at its own speed")

@@ -1,7 +1,9 @@
-"""The least time that moving a variant's bytes can take. Pure.
+"""The least time that a variant's bytes and arithmetic can take. Pure.
 
-Every output byte is written once; inputs are read once, or as the operator's own formula says. The bandwidth is an
-upper bound at the working set's level of memory, so the floor is a lower bound on any honest time.
+Every output byte is written once; inputs are read once, or as the operator's own formula says. Of the arithmetic only
+what the fastest known algorithm needs counts, and of it only products and convolutions: elsewhere bytes take longer.
+Bandwidth (at the working set's level of memory) and peak are upper bounds, so the floor is a lower bound on any honest
+time.
 """
 
 from __future__ import annotations
@@ -26,13 +28,24 @@ def traffic_bytes(variant: Variant, dims: DimValues, scalars: ScalarValues) -> i
     return read + _written(variant, dims)
 
 
-def floor_us(variant: Variant, dims: DimValues, scalars: ScalarValues, *, bytes_per_second: float) -> float:
-    """The roofline floor, microseconds."""
-    return traffic_bytes(variant, dims, scalars) / bytes_per_second * 1e6
+def floor_us(
+    variant: Variant, dims: DimValues, scalars: ScalarValues, *, bytes_per_second: float,
+    flops_per_second: float = 0.0,
+) -> float:  # fmt: skip
+    """The roofline floor, microseconds.
+
+    Args:
+        flops_per_second: peak for the variant's dtype, or 0.0 if unknown.
+    """
+    seconds = traffic_bytes(variant, dims, scalars) / bytes_per_second
+    least = get_operator(variant.operator).least_flops
+    if least > 0 and flops_per_second > 0:
+        seconds = max(seconds, least * flops(variant, dims, scalars) / flops_per_second)
+    return seconds * 1e6
 
 
 def flops(variant: Variant, dims: DimValues, scalars: ScalarValues) -> int:
-    """Floating-point operations at given sizes; beside the floor in reports, not part of it."""
+    """Floating-point operations of the plain algorithm at given sizes."""
     return get_operator(variant.operator).flops(concrete(variant, dims, scalars), output_shapes(variant, dims))
 
 

@@ -218,8 +218,7 @@ class Judge:
         """Measure the machine again before a time is called impossible; whether it is faster than what was known."""
         before = self._facts
         self._facts = machine_facts(self._settings, device=self._device, threads=self._threads, again=True)
-        pairs = zip(before.bandwidth, self._facts.bandwidth, strict=True)
-        return any(new > 1.1 * old for (_, old), (_, new) in pairs)
+        return self._facts.exceeds(before)
 
     @contextmanager
     def _session(self, artifact: Artifact) -> Iterator[RunnerSession]:

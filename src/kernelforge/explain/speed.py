@@ -13,8 +13,8 @@ from kernelforge.evaluate.types import Scored
 from kernelforge.explain.ptxas import explain_kernels
 
 OVERHEAD_SHARE = 0.5
-LAUNCH_US = 4.0
-"""Below this a CUDA call is mostly launch: an empty kernel reads 2 to 3 microseconds between two events."""
+LAUNCH_US = 3.5
+"""Below this a CUDA call is mostly launch: an empty kernel takes nearly 2 microseconds in a stream."""
 TINY_US = 5.0
 """Below this a CPU kernel is mostly fixed costs: starting an OpenMP region alone takes some microseconds."""
 NEAR_FLOOR = 1.6
@@ -33,7 +33,8 @@ class CallFacts:
 
     Attributes:
         device: "cpu" or "cuda". us: of a call, with `overhead_us` of dispatch in it (0.0 on CUDA).
-        floor_us: least time for the bytes, 0.0 if unknown. cold: the bytes come from memory, not from a cache.
+        floor_us: least time for the bytes and the arithmetic, 0.0 if unknown.
+        cold: the bytes come from memory, not from a cache.
         threads: that it might use (CPU). parallel: whether the binary starts OpenMP's; None if unknown.
         moved_bytes, flops, elements: of the call; None if unknown. elements: of the outputs.
     """

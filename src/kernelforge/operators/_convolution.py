@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelforge.operators._arguments import Canonical, as_int, ints, pick, shape_of
-from kernelforge.operators._products import convolution_bytes, convolution_flops
+from kernelforge.operators._products import LEAST_OF_CONVOLUTION, convolution_bytes, convolution_flops
 from kernelforge.operators._targets import eager
 from kernelforge.operators.types import Entry, Operator
 
@@ -30,6 +30,7 @@ def convolution(name: str, rank: int) -> Operator:
         normalise=_normalise(rank),
         call=eager(f"torch.nn.functional.{name}"),
         flops=convolution_flops,
+        least_flops=LEAST_OF_CONVOLUTION,
         bytes_read=convolution_bytes,
         provider="vendor",
         reduction=True,

@@ -8,6 +8,11 @@ from kernelforge.operators._arguments import concrete_tensor, input_bytes
 from kernelforge.operators._windows import touched_bytes
 from kernelforge.operators.types import ConcreteArguments, TensorShape
 
+LEAST_OF_PRODUCT = 7 / 8
+"""One level of Strassen's algorithm, with 7 products of blocks in place of 8."""
+LEAST_OF_CONVOLUTION = 1 / 5
+"""Winograd's F(6x6, 3x3) needs 64 multiplications for 324."""
+
 
 def product_flops(arguments: ConcreteArguments, outputs: tuple[TensorShape, ...]) -> int:
     """2 x output elements x the inner size, which is the last dim of `input`."""

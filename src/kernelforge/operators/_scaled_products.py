@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelforge.operators._arguments import Canonical, concrete_tensor, scalar_for
+from kernelforge.operators._products import LEAST_OF_PRODUCT
 from kernelforge.operators._targets import eager
 from kernelforge.operators.types import ConcreteArguments, Entry, Operator, TensorShape
 
@@ -26,6 +27,7 @@ def scaled_product(name: str, first: str, second: str) -> Operator:
         normalise=_normalise,
         call=eager(f"torch.{name}"),
         flops=flops,
+        least_flops=LEAST_OF_PRODUCT,
         provider="vendor",
         reduction=True,
     )

@@ -1,7 +1,7 @@
 """Batched matrix product of input [B, N, K] and mat2 [B, K, M]."""
 
 from kernelforge.operators._arguments import accept
-from kernelforge.operators._products import product_flops
+from kernelforge.operators._products import LEAST_OF_PRODUCT, product_flops
 from kernelforge.operators._targets import eager
 from kernelforge.operators.types import Entry, Operator
 
@@ -16,6 +16,7 @@ OPERATOR = Operator(
     normalise=accept,
     call=eager("torch.bmm"),
     flops=product_flops,
+    least_flops=LEAST_OF_PRODUCT,
     provider="vendor",
     reduction=True,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from kernelforge.operators._arguments import Canonical, as_int, concrete_tensor, ints, pick
+from kernelforge.operators._products import LEAST_OF_CONVOLUTION
 from kernelforge.operators._targets import eager
 from kernelforge.operators.types import ConcreteArguments, Entry, Operator, TensorShape
 
@@ -35,6 +36,7 @@ OPERATOR = Operator(
     normalise=_normalise,
     call=eager("torch.nn.functional.conv_transpose2d"),
     flops=_flops,
+    least_flops=LEAST_OF_CONVOLUTION,
     provider="vendor",
     reduction=True,
 )

@@ -1,7 +1,7 @@
 """input @ weight.T + bias, with input [..., in], weight [out, in], bias [out] or None."""
 
 from kernelforge.operators._arguments import accept
-from kernelforge.operators._products import product_flops
+from kernelforge.operators._products import LEAST_OF_PRODUCT, product_flops
 from kernelforge.operators._targets import eager
 from kernelforge.operators.types import Entry, Operator
 
@@ -15,6 +15,7 @@ OPERATOR = Operator(
     normalise=accept,
     call=eager("torch.nn.functional.linear"),
     flops=product_flops,
+    least_flops=LEAST_OF_PRODUCT,
     provider="vendor",
     reduction=True,
 )

@@ -1,7 +1,7 @@
 """Matrix product with broadcast of the leading dims; vectors as torch.matmul has them."""
 
 from kernelforge.operators._arguments import accept
-from kernelforge.operators._products import product_flops
+from kernelforge.operators._products import LEAST_OF_PRODUCT, product_flops
 from kernelforge.operators._targets import eager
 from kernelforge.operators.types import Entry, Operator
 
@@ -22,6 +22,7 @@ OPERATOR = Operator(
     normalise=accept,
     call=eager("torch.matmul"),
     flops=product_flops,
+    least_flops=LEAST_OF_PRODUCT,
     provider="vendor",
     reduction=True,
 )

@@ -106,7 +106,9 @@ class Operator:
         normalise: bound arguments of an entry -> canonical arguments (drop what has no meaning, resolve negative
             dims, scalars to tuples), or `Unsupported`. Must accept torch tensors, and only look at their metadata.
         call: canonical bound arguments -> eager output. May import torch lazily.
-        flops: concrete arguments and outputs -> floating-point operations, for the roofline floor.
+        flops: concrete arguments and outputs -> floating-point operations of the plain algorithm.
+        least_flops: the part of `flops` that even the fastest known algorithm does (Strassen's for products, Winograd's
+            for convolutions); 0.0 where bytes bound the operator whatever its arithmetic.
         bytes_read: concrete arguments -> bytes that must be read; None means every input tensor once.
         provider: "native" (framework kernels) or "vendor" (cuBLAS, cuDNN, oneDNN, MKL, SDPA do the work).
         family: how the template generator makes it: "emitter", a template's name, or "" (recorded, never forged yet).
@@ -130,4 +132,5 @@ class Operator:
     random: bool = False
     view: bool = False
     varying_ints: tuple[str, ...] = ()
+    least_flops: float = 0.0
     reduction: bool = False
