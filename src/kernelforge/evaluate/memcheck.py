@@ -56,7 +56,8 @@ _EVASION = re.compile(r"no_sanitize|__SANITIZE_\w+|__[alu]b?san_\w*|address_sani
 """By such names a source can be another program, or unchecked in parts, where it is instrumented."""
 
 _REASONS = {
-    ASAN: RejectReason.OUT_OF_BOUNDS, UBSAN: RejectReason.OUT_OF_BOUNDS, "memcheck": RejectReason.OUT_OF_BOUNDS,
+    ASAN: RejectReason.OUT_OF_BOUNDS, "memcheck": RejectReason.OUT_OF_BOUNDS, UBSAN: RejectReason.UNDEFINED_BEHAVIOUR,
+    LOCALS: RejectReason.UNINITIALISED, "initcheck": RejectReason.UNINITIALISED,
 }  # fmt: skip
 
 
@@ -88,8 +89,10 @@ def check_memory(
 
 
 def rejection(failed: MemoryFailed) -> Rejected:
-    """A failed memory check as a verdict: what is no access out of bounds is a race or uninitialised memory."""
+    """A failed memory check as a verdict; what racecheck and synccheck find is a race."""
     reason = _REASONS.get(failed.tool, RejectReason.NONDETERMINISTIC)
+    if failed.tool == UBSAN and "out of bounds" in failed.error:
+        reason = RejectReason.OUT_OF_BOUNDS
     return Rejected(reason=reason, case=failed.case, detail=f"{failed.tool}: {failed.error}")
 
 

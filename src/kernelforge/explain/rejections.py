@@ -42,6 +42,14 @@ HINTS: Mapping[RejectReason, Hint] = {
         cause="the last block, tile or vector goes past the end of a buffer",
         look_at="the bounds check of the innermost loop at sizes that the block and the vector width do not divide",
     ),
+    RejectReason.UNDEFINED_BEHAVIOUR: Hint(
+        cause="an overflow of a signed integer, a shift by too much, a misaligned or null pointer",
+        look_at="the line that the detail names; index arithmetic in 32 bits, casts of pointers to wider types",
+    ),
+    RejectReason.UNINITIALISED: Hint(
+        cause="memory is read that nobody has written: a local, shared memory, the workspace, an output",
+        look_at="accumulators without a start value, partial sums of blocks that had no work, the last iteration",
+    ),
     RejectReason.NONDETERMINISTIC: Hint(
         cause="a race: threads write one element, or read what another has not written yet; or memory is read that "
         "nobody set",

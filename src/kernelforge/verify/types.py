@@ -16,6 +16,8 @@ class RejectReason(StrEnum):
     MUTATED_INPUT = "mutated_input"
     STALE_OUTPUT = "stale_output"
     OUT_OF_BOUNDS = "oob"
+    UNDEFINED_BEHAVIOUR = "undefined_behaviour"
+    UNINITIALISED = "uninitialised"
     NONDETERMINISTIC = "nondeterministic"
     LAUNCH_ERROR = "launch_error"
     CRASH = "crash"
