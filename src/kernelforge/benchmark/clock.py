@@ -23,8 +23,11 @@ def environment(facts: MachineFacts, *, device: str, threads: int, torch_version
         "dispatch_overhead_us": f"{facts.dispatch_overhead_us:.2f} (added to the candidate's CPU times)",
         "bandwidth_gb_s": ", ".join(f"{s >> 10} KiB: {r / 1e9:.1f}" for s, r in facts.bandwidth),
     }  # fmt: skip
+    if facts.flops:
+        text["peak_gflop_s"] = ", ".join(f"{dtype}: {rate / 1e9:.4g}" for dtype, rate in facts.flops)
     if device == "cuda":
         text.pop("dispatch_overhead_us")
+        text["clock_us"] = f"{facts.clock_us:.2f} (what two events add, taken off both sides)"
         text["gpu_clocks"] = gpu_clocks()
     return text
 
