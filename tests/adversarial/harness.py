@@ -168,10 +168,14 @@ def detail_of(outcome: Outcome) -> str:
     return f"{outcome.case}: {outcome.detail}" if isinstance(outcome, Rejected) else outcome.detail
 
 
+DECIDES = ("audit", "benchmark", "build", "capture", "cards", "evaluate", "executors", "operators", "runner", "verify")
+"""The parts of the package that the judge is made of: it imports nothing else."""
+
+
 def judge_digest() -> str:
-    """What decides verdicts: every source of the package."""
+    """What decides verdicts: every source that the judge is made of."""
     root = Path(kernelforge.__file__).parent
-    files = sorted(p for p in root.rglob("*") if p.suffix in (".py", ".c") and p.is_file())
+    files = sorted(p for part in DECIDES for p in (root / part).rglob("*") if p.suffix in (".py", ".c"))
     return digest([digest_bytes(p.read_bytes()) for p in files])[:16]
 
 

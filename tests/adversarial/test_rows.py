@@ -4,10 +4,13 @@ the row that takes half a minute.
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.adversarial.harness import Arena, detail_of, main, verdict_of, wrong
+from tests.adversarial.harness import DECIDES, Arena, detail_of, main, verdict_of, wrong
 from tests.adversarial.rows import ACCEPTED, CPU_ROWS, CUDA_ROWS, HERE, VERDICTS, Row
 from tests.adversarial.variants import records
 
@@ -60,6 +63,17 @@ def test_a_log_is_continued_and_decides_the_exit_status(
     assert other != lines[0]
     log.write_text(other.replace('"delegated"', '"accepted"') + "\n")
     assert main(options) == 0, "what another judge said does not count"
+
+
+def test_the_judge_imports_nothing_that_its_digest_leaves_out() -> None:
+    script = (
+        "import sys, kernelforge.evaluate.judge\n"
+        "print({n.split('.')[1] for n in sys.modules if n.startswith('kernelforge.')})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = ast.literal_eval(done.stdout)
+    # Of these the judge takes words and types: errors, settings, hashes, and what a candidate is.
+    assert loaded - {*DECIDES} <= {"errors", "settings", "digest", "hostbuild", "plugins", "generate"}, loaded
 
 
 def test_what_counts_as_wrong() -> None:
