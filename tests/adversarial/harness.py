@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Literal, Self
 from unittest.mock import patch
 
+from benchmarks.harness import write_record
 from tests.adversarial.rows import ACCEPTED, CPU_ROWS, CUDA_ROWS, Row
 from tests.adversarial.variants import records
 
@@ -239,6 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=Path("build/adversarial"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--only", default="", help="rows whose names begin so")
+    parser.add_argument("--record", type=Path, help="also write what each row got as a benchmark's record")
     options = parser.parse_args(arguments)
     every = CPU_ROWS if options.device == "cpu" else CUDA_ROWS
     rows = [r for r in every if r.name.startswith(options.only)]
@@ -254,6 +256,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(next(iter(table([row], log))), flush=True)
     print("\n".join(table(rows, log)))
     failed = [r for r in rows if wrong(r, log.of(r))]
+    if options.record is not None:
+        every_row = [
+            {"row": r.name, "variant": r.variant, "must_get": r.verdicts, "open": r.open, "got": log.of(r)}
+            for r in rows
+        ]  # fmt: skip
+        write_record(
+            options.record,
+            {"benchmark": "adversarial", "device": options.device, "judge": log.judge, "rows": every_row},
+        )
     print(f"{len(rows)} rows, {sum(sum(log.of(r).values()) for r in rows)} judgements, {len(failed)} rows wrong")
     return 1 if failed else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
@@ -144,6 +145,19 @@ RELU_LIES = {
 def test_wrong_relu(evaluate: Evaluate, relu_record: VariantRecord, name: str) -> None:
     source, reason = RELU_LIES[name]
     assert rejected(evaluate(relu_record, source)) is reason
+
+
+def test_large_inputs_are_shared_and_nothing_else_changes(
+    evaluate: Evaluate, softmax_record: VariantRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.verify.prepare.SHARED_FROM_BYTES", 1)
+    # Another variant than that of the other tests, so that its cases are made here.
+    record = replace(softmax_record, variant=replace(softmax_record.variant, min_elements=2))
+    assert isinstance(evaluate(record, SOFTMAX), Scored)
+    source, reason = SOFTMAX_LIES["a copy of the input"]
+    assert rejected(evaluate(record, source)) is reason
+    changed = SOFTMAX.replace("y[c] /= total;", "y[c] /= total;\n    const_cast<float*>(x)[0] = 0;")
+    assert rejected(evaluate(record, changed)) is RejectReason.MUTATED_INPUT
 
 
 def test_a_hang_is_ended(evaluate: Evaluate, relu_record: VariantRecord) -> None:

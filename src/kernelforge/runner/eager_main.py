@@ -18,6 +18,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -238,11 +239,11 @@ def _tensor(spec: TensorSpec, arena: mmap.mmap | bytes, offset: int, alignment: 
     period, want = (2 * alignment, alignment) if alignment < 64 else (alignment, 0)
     skip = (want - storage.data_ptr()) % period
     flat = storage[skip : skip + size]
-    if size:
-        # A bytearray, because torch warns of buffers that it must not write to.
-        flat.copy_(torch.frombuffer(bytearray(memoryview(arena)[offset : offset + size]), dtype=torch.uint8))
     if size == 0:
         return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=device)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # nor is it written to
+        flat.copy_(torch.frombuffer(arena, dtype=torch.uint8, count=size, offset=offset))
     return flat.view(dtype).as_strided(spec.shape, spec.stride)
 
 
@@ -280,7 +281,7 @@ def _write(out: mmap.mmap | None, offset: int, tensor: torch.Tensor) -> None:
         return
     assert out is not None
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    raw = tensor.detach().as_strided((span,), (1,)).cpu().view(torch.uint8)
+    raw = tensor.detach().as_strided((span,), (1,)).view(torch.uint8)
     torch.frombuffer(out, dtype=torch.uint8, count=raw.numel(), offset=offset).copy_(raw)
 
 

@@ -173,18 +173,25 @@ def layout_of(buffers: Sequence[Buffer]) -> Layout:
     """
     if len(buffers) > MAX_BUFFERS:
         raise HarnessError(f"{len(buffers)} buffers; the runner takes at most {MAX_BUFFERS}")
-    in_offsets, out_offsets, in_bytes, out_bytes = [], [], 0, 0
     for index, buffer in enumerate(buffers):
         _check(index, buffer)
-        rounded = -(-buffer.size_bytes // 64) * 64
-        in_offsets.append(-1 if buffer.kind == "output" else in_bytes)
-        out_offsets.append(-1 if buffer.kind == "input" else out_bytes)
-        in_bytes += 0 if buffer.kind == "output" else rounded
-        out_bytes += 0 if buffer.kind == "input" else rounded
+    offsets_in, in_bytes = offsets_of([b.size_bytes for b in buffers if b.kind != "output"])
+    offsets_out, out_bytes = offsets_of([b.size_bytes for b in buffers if b.kind != "input"])
+    coming, leaving = iter(offsets_in), iter(offsets_out)
     return Layout(
-        in_offsets=tuple(in_offsets), out_offsets=tuple(out_offsets), sizes=tuple(b.size_bytes for b in buffers),
-        in_bytes=in_bytes, out_bytes=out_bytes,
+        in_offsets=tuple(-1 if b.kind == "output" else next(coming) for b in buffers),
+        out_offsets=tuple(-1 if b.kind == "input" else next(leaving) for b in buffers),
+        sizes=tuple(b.size_bytes for b in buffers), in_bytes=in_bytes, out_bytes=out_bytes,
     )  # fmt: skip
+
+
+def offsets_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Where buffers of these sizes lie in an arena, in order, and the arena's size."""
+    offsets, end = [], 0
+    for size in sizes:
+        offsets.append(end)
+        end += -(-size // 64) * 64
+    return tuple(offsets), end
 
 
 def check_timing(count: int, iterations: int) -> None:

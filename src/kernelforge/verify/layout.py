@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kernelforge.capture.types import TensorSpec
+
+PIECE_BYTES = 16 << 20
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -41,9 +43,33 @@ def place(values: Tensor, spec: TensorSpec) -> Tensor:
 
 def to_bytes(tensor: Tensor) -> memoryview:
     """The bytes from the first element to the last that the strides reach (a copy for tensors of a GPU)."""
+    return _view(_flat_bytes(tensor).cpu())
+
+
+def bytes_of(tensor: Tensor) -> tuple[int, Iterator[memoryview]]:
+    """The same: how many, and the bytes in pieces, each of which is good until the next is asked for."""
+    flat = _flat_bytes(tensor)
+    return flat.numel(), _pieces(flat)
+
+
+def _pieces(flat: Tensor) -> Iterator[memoryview]:
+    if not flat.is_cuda:
+        yield _view(flat)
+        return
+    # Pages that a copy touches for the first time cost more than the copy: these are used again and again.
+    staging = torch.empty(min(PIECE_BYTES, flat.numel()), dtype=torch.uint8, pin_memory=True)
+    for start in range(0, flat.numel(), PIECE_BYTES):
+        part = flat[start : start + PIECE_BYTES]
+        yield _view(staging[: part.numel()].copy_(part))
+
+
+def _flat_bytes(tensor: Tensor) -> Tensor:
     count = 0 if tensor.numel() == 0 else 1 + sum((n - 1) * s for n, s in _axes(tensor))
-    flat = tensor.detach().as_strided((count,), (1,)).cpu()
-    return memoryview(np.ascontiguousarray(flat.view(torch.uint8).numpy()).data)
+    return tensor.detach().as_strided((count,), (1,)).view(torch.uint8)
+
+
+def _view(flat: Tensor) -> memoryview:
+    return memoryview(np.ascontiguousarray(flat.numpy()).data)
 
 
 def from_bytes(data: bytes | bytearray | memoryview, spec: TensorSpec, device: torch.device) -> Tensor:

@@ -17,15 +17,18 @@ from torch import Tensor
 
 from kernelforge.cards.types import Variant
 from kernelforge.errors import HarnessError
+from kernelforge.runner.arena import shared_inputs
 from kernelforge.runner.eager import EagerWorker
 from kernelforge.runner.protocol import Buffer, BufferSet
 from kernelforge.verify.cases import Case
-from kernelforge.verify.layout import from_bytes, to_bytes
+from kernelforge.verify.layout import bytes_of, from_bytes, to_bytes
 from kernelforge.verify.reference import emulate_lower, reduction_terms, truths
 from kernelforge.verify.tolerance import Expected, expect
 
 logger = logging.getLogger(__name__)
 
+SHARED_FROM_BYTES = 64 << 20
+"""Inputs that are larger together are written once for all who get them; each such set keeps two descriptors open."""
 TIMING_ALIGNMENT = 64
 """What torch's allocator gives; timing uses it, correctness uses the pattern's own alignment."""
 
@@ -90,8 +93,12 @@ def buffers_of(variant: Variant, case: Case, *, alignment: int = 0) -> BufferSet
         alignment: of every buffer; 0 means each pattern's own, the least that the guard admits.
     """
     buffers = []
-    for index, (pattern, tensor) in enumerate(zip(variant.tensors, case.inputs, strict=True)):
-        data = to_bytes(tensor)
+    parts = [bytes_of(t) for t in case.inputs]
+    if sum(size for size, _ in parts) >= SHARED_FROM_BYTES:
+        contents = shared_inputs(parts)
+    else:
+        contents = tuple(to_bytes(t) for t in case.inputs)
+    for index, (pattern, data) in enumerate(zip(variant.tensors, contents, strict=True)):
         buffers.append(Buffer(
             kind="inout" if index in variant.mutates else "input", data=data, size_bytes=len(data),
             alignment=alignment or pattern.alignment,
