@@ -15,7 +15,9 @@ from kernelforge.capturing import present_device
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import DeviceBusy, EnvironmentMissing, HarnessError, NotFound
 from kernelforge.evaluate.types import Scored
+from kernelforge.explain.ablation import ablate, smallest_case
 from kernelforge.explain.contents import Contents, find_cuobjdump, read_contents
+from kernelforge.explain.launched import Launched, find_profiler, launched_kernels
 from kernelforge.generate.types import Candidate
 from kernelforge.report.judgement import AblationRow, AuditReport, OutcomeWord
 from kernelforge.report.nodes import trial_row
@@ -23,6 +25,7 @@ from kernelforge.search.types import Node
 from kernelforge.search.winners import find_node, is_number
 from kernelforge.settings import Settings
 from kernelforge.store.project import Project
+from kernelforge.verify.prepare import EagerBaseline
 from kernelforge.verify.types import Rejected
 from kernelforge.workshop import BACKEND_OF
 
@@ -67,10 +70,13 @@ def audit_node(project: Project, name: str, *, variant: str = "", settings: Sett
     again = audit_binary(path, device=project.device)
     needed, undefined = _asked_for(path)
     contents = _contents(path, project.device, settings)
+    artifact = replace(scored.artifact, path=path)
+    launched = Launched()
     if isinstance(again, Rejected):
         ablation = AblationRow(status="unavailable", detail="the binary is not run, because the audit refuses it now")
     else:
-        ablation = _ablation(project, record, node.candidate, replace(scored.artifact, path=path), settings)
+        ablation = _ablation(project, record, node.candidate, artifact, settings)
+        launched = _launched(project, record, artifact, settings)
     return AuditReport(
         node=node.id, number=node.number, variant=node.variant_id, variant_label=record.variant.label,
         outcome="accepted", label=str(scored.audit.kind), evidence=scored.audit.evidence,
@@ -80,6 +86,7 @@ def audit_node(project: Project, name: str, *, variant: str = "", settings: Sett
         functions=tuple((f.name, f.size_bytes) for f in contents.functions),
         sections=tuple((s.name, s.size_bytes) for s in contents.sections), kernels=contents.kernels,
         kernel_source=contents.kernel_source if project.device == "cuda" else "",
+        launched=launched.kernels, launched_source=launched.unavailable or ("by ncu" if launched.kernels else ""),
         ablation=ablation,
     )  # fmt: skip
 
@@ -106,12 +113,33 @@ def _contents(path: Path, device: str, settings: Settings) -> Contents:
         return Contents(sections=(), functions=(), kernels=(), kernel_source=f"unavailable: {error}")
 
 
+def _launched(project: Project, record: VariantRecord, artifact: Artifact, settings: Settings) -> Launched:
+    """The kernels of one call; nothing on the CPU, where there are none."""
+    if project.device != "cuda":
+        return Launched()
+    profiler = find_profiler(settings)
+    if profiler is None:
+        return Launched(unavailable="unknown: ncu, a part of the CUDA toolkit, was not found")
+    import torch
+
+    from kernelforge.runner.eager import EagerWorker
+
+    threads = torch.get_num_threads()
+    try:
+        with EagerWorker("cuda", threads) as eager:
+            case = smallest_case(record, project.examples, EagerBaseline(eager), torch.device("cuda"))
+        return launched_kernels(
+            artifact, record.variant, case, profiler=profiler, device="cuda", threads=threads, settings=settings
+        )
+    except (EnvironmentMissing, HarnessError, DeviceBusy) as error:
+        return Launched(unavailable=f"unknown: {error.message}")
+
+
 def _ablation(
     project: Project, record: VariantRecord, candidate: Candidate, artifact: Artifact, settings: Settings
 ) -> AblationRow:
     import torch
 
-    from kernelforge.explain.ablation import ablate
     from kernelforge.runner.eager import EagerWorker
 
     device, threads = present_device(project.device), torch.get_num_threads()

@@ -363,6 +363,9 @@ AUDITED = AuditReport(
     ("change", "code"),
     [
         ({}, 0), ({"label": "backend"}, 7), ({"ablation": AblationRow(status="not_shown", detail="")}, 7),
+        ({"kernels": ("_Z4reluPKfPf",), "launched": (("_Z4reluPKfPf", 2),), "launched_source": "by ncu"}, 0),
+        ({"kernels": ("_Z4reluPKfPf",), "launched": (("ampere_sgemm", 1),), "launched_source": "by ncu"}, 7),
+        ({"launched": (("ampere_sgemm", 1),), "launched_source": "by ncu"}, 0),
         ({"outcome": "build_failure", "reason": "compile_error", "label": None}, 5),
         ({"outcome": "rejected", "reason": "wrong_value", "label": None}, 4),
         ({"outcome": "rejected", "reason": "delegated", "label": None}, 7),

@@ -84,7 +84,7 @@ def ablate(
     stub = backend.build(ablated(candidate, record.variant), record.variant)
     if isinstance(stub, BuildFailure):
         return stub
-    prepared = _case(record, examples, EagerBaseline(eager), torch.device(device))
+    prepared = smallest_case(record, examples, EagerBaseline(eager), torch.device(device))
     replies = []
     for binary in (stub, artifact):
         with RunnerSession(
@@ -113,9 +113,14 @@ def untouched(work: BufferSet, outputs: tuple[bytearray, ...]) -> bool:
     )
 
 
-def _case(
+def smallest_case(
     record: VariantRecord, examples: ExampleStore, baseline: EagerBaseline, device: torch.device
 ) -> PreparedCase:  # fmt: skip
+    """A fresh case of the smallest observed size.
+
+    Raises:
+        HarnessError: eager or the float64 evaluation fails there.
+    """
     maker = CaseMaker(record, examples, device)
     point = min(record.points, key=lambda p: footprint_bytes(record.variant, p.dims))
     choice = SizeChoice(dims=point.dims, scalars=point.scalars, why="observed", example=point.example)

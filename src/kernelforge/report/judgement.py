@@ -134,6 +134,7 @@ class AuditReport:
         needed: linked libraries. undefined: symbols that the process must provide.
         functions: (name, bytes) that the binary defines itself, largest first. sections: (name, bytes).
         kernels: names of the `__global__` functions (CUDA). kernel_source: where from, or why there are none.
+        launched: (name, launches) of the kernels that one call ran (CUDA). launched_source: by what, or why unknown.
         ablation: None for a node without a binary.
     """
 
@@ -156,13 +157,21 @@ class AuditReport:
     sections: tuple[tuple[str, int], ...] = ()
     kernels: tuple[str, ...] = ()
     kernel_source: str = ""
+    launched: tuple[tuple[str, int], ...] = ()
+    launched_source: str = ""
     ablation: AblationRow | None = None
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Kernels that ran although the binary does not hold them; none if it is not known what it holds."""
+        return tuple(name for name, _ in self.launched if self.kernels and name not in self.kernels)
 
     @property
     def own_work(self) -> bool:
         """Nothing contradicts that the candidate does the work itself; what is unavailable contradicts nothing."""
         labels_agree = self.label == "generated" and self.label_now == "generated"
-        return labels_agree and self.ablation is not None and self.ablation.status != "not_shown"
+        shown = self.ablation is not None and self.ablation.status != "not_shown"
+        return labels_agree and shown and not self.foreign
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -174,5 +183,7 @@ class AuditReport:
             "functions": [{"name": name, "bytes": size} for name, size in self.functions],
             "sections": [{"name": name, "bytes": size} for name, size in self.sections],
             "kernels": list(self.kernels), "kernel_source": self.kernel_source,
+            "launched": [{"name": name, "launches": count} for name, count in self.launched],
+            "launched_source": self.launched_source, "foreign": list(self.foreign),
             "ablation": None if self.ablation is None else self.ablation.to_json(), "own_work": self.own_work,
         }  # fmt: skip

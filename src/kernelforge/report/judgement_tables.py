@@ -82,6 +82,8 @@ def audit_grids(report: AuditReport) -> list[Grid]:
         rows.append(_row("without launch", _ablation(report.ablation), _ABLATION_TONES[report.ablation.status]))
     if report.kernel_source:
         rows.append(_row("GPU kernels", _kernels(report)))
+    if report.launched_source:
+        rows.append(_row("kernels that ran", _launched(report), "bad" if report.foreign else ""))
     return [_facts(rows), _facts(_evidence(report), title="Evidence")]
 
 
@@ -125,6 +127,14 @@ def _ablation(row: AblationRow) -> str:
 def _kernels(report: AuditReport) -> str:
     names = _listed([plain_name(name) for name in report.kernels], MAX_FUNCTIONS)
     return f"{names} ({report.kernel_source})" if names else report.kernel_source
+
+
+def _launched(report: AuditReport) -> str:
+    shown = [plain_name(name) + (f" x{count}" if count > 1 else "") for name, count in report.launched]
+    text = f"{_listed(shown, MAX_FUNCTIONS)} ({report.launched_source})" if shown else report.launched_source
+    if report.foreign:
+        text += f"; NOT IN THE BINARY: {_listed([plain_name(name) for name in report.foreign], MAX_FUNCTIONS)}"
+    return text
 
 
 def _certificate(row: CertificateRow) -> str:
