@@ -749,20 +749,22 @@ static void drop_capabilities(void) {
 }
 
 /* No network, no shared memory of others, no file that can be written to: as far as this machine allows. The flags of
- * the first reply say how far that was. */
-static void raise_fence(void) {
+ * the first reply say how far that was. Returns whether this process is now in a user namespace of its own, where there
+ * is no other user to change to. */
+static int raise_fence(void) {
     const int kinds = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC;
     uid_t uid = geteuid();
     gid_t gid = getegid();
     int own_user = 0;
     if (unshare(kinds)) {
-        if (unshare(kinds | CLONE_NEWUSER)) return;
+        if (unshare(kinds | CLONE_NEWUSER)) return 0;
         own_user = 1;
-        if (map_user(uid, gid)) return;
+        if (map_user(uid, gid)) return 1;
     }
     answer.flags |= REPLY_NO_NETWORK;
     if (make_files_read_only() == 0) answer.flags |= REPLY_FILES_READ_ONLY;
     if (own_user) drop_capabilities(); /* with which it could undo this */
+    return own_user;
 }
 
 static void drop_privileges(uid_t uid) {
@@ -821,8 +823,7 @@ int main(int argc, char **argv) {
     if (getrandom(&canary_key, sizeof canary_key, 0) != sizeof canary_key) canary_key = now_ns();
     setrlimit(RLIMIT_CORE, &none);
     answer.failed_at = -1;
-    if (fence) raise_fence();
-    drop_privileges(uid);
+    if (!fence || !raise_fence()) drop_privileges(uid);
     omp_set_num_threads(threads);
     if (start_device() == 0) load_candidate(artifact);
     send_answer(OP_READY);

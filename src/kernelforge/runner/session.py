@@ -103,7 +103,7 @@ class RunnerSession:
             for uid, fence in self._fencing(fd):
                 if trouble:
                     # The device may be root's alone, say. A weaker fence is better than no verdict.
-                    logger.warning("the runner cannot use %s behind its whole fence: %s", self._device, trouble)
+                    logger.info("the runner cannot use %s behind its whole fence: %s", self._device, trouble)
                 trouble = self._start(binary, fd, uid, fence=fence)
                 if not trouble:
                     break
