@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from kernelforge.benchmark import protocol
 from kernelforge.benchmark.machine import MachineFacts, machine_facts
 from kernelforge.benchmark.protocol import Protocol, TimedPoint, measure, representative_points, rotating_sets
 from kernelforge.benchmark.roofline import floor_us, traffic_bytes
@@ -156,3 +158,24 @@ def test_a_measurement_and_a_time_below_the_floor(bench: tuple[EagerWorker, Runn
     assert result.floor_us == pytest.approx(2 * 4 * 4096 / 1e12 * 1e6)
     suspect = measure(eager, session, RELU, [timed], facts(1e6), protocol=quick, environment={})
     assert isinstance(suspect, Rejected) and suspect.reason is RejectReason.TIMING_SUSPECT
+
+
+def test_one_mismatch_of_clocks_is_no_forgery_and_three_are(
+    bench: tuple[EagerWorker, RunnerSession, TimedPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, session, timed = bench
+    quick = Protocol(budget_s=0.1, quiet_timeout_s=0.0)
+    honest = measure(eager, session, RELU, [timed], facts(1e12), protocol=quick, environment={})
+    assert isinstance(honest, Measurement)
+    rejected = Rejected(reason=RejectReason.TIMING_SUSPECT, case="here", detail="the clocks differ")
+    mismatch = protocol._ClockMismatch(rejected=rejected)
+    monkeypatch.setattr(protocol, "ForeignLoad", lambda pids: SimpleNamespace(share=lambda: 0.0))
+
+    def judged(*results: object) -> object:
+        queue = iter(results)
+        monkeypatch.setattr(protocol, "_measure_once", lambda *a, **k: next(queue))
+        return measure(eager, session, RELU, [timed], facts(1e12), protocol=quick, environment={})
+
+    assert isinstance(judged(mismatch, honest), Measurement)
+    assert judged(mismatch, mismatch, mismatch) is rejected
+    assert judged(rejected) is rejected, "what is wrong otherwise is final"

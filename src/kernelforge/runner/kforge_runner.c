@@ -47,6 +47,7 @@
 #define MAX_SLOTS 256
 #define MESSAGE_BYTES 512
 #define PAGE 4096u
+#define POISON_BYTES 4u
 #define WORKSPACE_BIT MAX_BUFFERS /* the workspace's bit in `broken` */
 
 enum { OP_READY = 1, OP_LOAD = 2, OP_RUN = 3, OP_TIME = 4, OP_UNLOAD = 5, OP_QUIT = 6 };
@@ -531,18 +532,19 @@ static slot *rotate(const request *q, uint64_t at, void **pointers) {
     return s;
 }
 
-/* Poison a few bytes of each output, somewhere: whether a call may be skipped cannot be told by looking at the output. */
+/* Poison an element of each output, somewhere: whether a call may be skipped cannot be told by looking at parts of the
+ * output. As few bytes as there can be: where a candidate looks, it is not to find them often. */
 static int spoil(slot *s) {
     static uint64_t state;
     for (uint32_t i = 0; i < s->shape.buffers; i++) {
         const buffer_request *b = &s->shape.buffer[i];
-        if (b->kind != KIND_OUTPUT || b->size < 16) continue;
+        if (b->kind != KIND_OUTPUT || b->size < POISON_BYTES) continue;
         state = (state ^ canary_key) * 0x9E3779B97F4A7C15u + 1;
-        char *place = (char *)s->buffer[i].data + (state >> 20) % (b->size / 16) * 16;
+        char *place = (char *)s->buffer[i].data + (state >> 20) % (b->size / POISON_BYTES) * POISON_BYTES;
 #ifdef KFORGE_CUDA
-        if (DEVICE(cudaMemsetAsync(place, 0xff, 16, stream))) return -1;
+        if (DEVICE(cudaMemsetAsync(place, 0xff, POISON_BYTES, stream))) return -1;
 #else
-        memset(place, 0xff, 16);
+        memset(place, 0xff, POISON_BYTES);
 #endif
     }
     return 0;

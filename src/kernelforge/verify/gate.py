@@ -23,6 +23,8 @@ from kernelforge.verify.prepare import PreparedCase
 from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, RejectReason, Verdict
 
 REPEATS = 3
+SHORT_RUNS = 3
+"""After many calls in a row some few more, judged each time: what skips calls may have been lucky at the end."""
 NO_ERROR = ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0)
 
 
@@ -113,19 +115,21 @@ def recheck(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCa
         loaded = session.load(slot, prepared.work)
         if isinstance(loaded, RunnerDeath):
             return death(loaded, where)
-    # A number of calls that nobody can count on: which call is the last is not to be known in advance.
-    reply = session.time_slots(0, len(cases), iterations=calls + secrets.randbelow(16), warmup=0, collect=True)
-    if isinstance(reply, RunnerDeath):
-        return death(reply, where)
-    passed = []
-    for position, prepared in enumerate(cases):
-        outputs = reply.outputs[position] if not reply.error else ()
-        result = judge_reply(variant, prepared, reply, History(passed=1), outputs)
-        if isinstance(result, Rejected):
-            return Rejected(
-                reason=result.reason, case=f"{result.case}, {where}", detail=result.detail, worst_abs=result.worst_abs
-            )
-        passed.append(result)
+    passed: list[CasePassed] = []
+    for count in (calls, *[len(cases)] * SHORT_RUNS):
+        # A number of calls that nobody can count on: which call is the last is not to be known in advance.
+        reply = session.time_slots(0, len(cases), iterations=count + secrets.randbelow(16), warmup=0, collect=True)
+        if isinstance(reply, RunnerDeath):
+            return death(reply, where)
+        for position, prepared in enumerate(cases):
+            outputs = reply.outputs[position] if not reply.error else ()
+            result = judge_reply(variant, prepared, reply, History(passed=1), outputs)
+            if isinstance(result, Rejected):
+                return Rejected(
+                    reason=result.reason, case=f"{result.case}, {where}", detail=result.detail,
+                    worst_abs=result.worst_abs,
+                )  # fmt: skip
+            passed.append(result)
     for slot in range(len(cases)):
         session.unload(slot)
     return Accepted(cases=len(cases), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
