@@ -8,6 +8,7 @@ variant, certified and timed again, because that is the binary that ships.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.certification import DispatchTiming, time_through_dispatch
 from kernelforge.digest import Json
-from kernelforge.evaluate.types import Certified, MemoryUnavailable, Scored, WorkerFailure
+from kernelforge.evaluate.types import Certified, MemoryUnavailable, Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate
 from kernelforge.package.reader import read_package
 from kernelforge.package.serial import make_entry
@@ -148,7 +149,9 @@ class _Exporter:
         if used or write_empty:
             write_package(self.output, entries, header=self.header)
             size_bytes = self.output.stat().st_size
-        report = ExportReport(path=str(self.output), entries=used, skipped=tuple(self.skipped), size_bytes=size_bytes)
+        report = ExportReport(
+            path=str(self.output), entries=used, held=len(entries), skipped=tuple(self.skipped), size_bytes=size_bytes
+        )
         nodes = {c.record.variant.id: c.node.id for c in choices if c.node is not None}
         return Exported(report=report, decisions=self.decisions, nodes=nodes)
 
@@ -183,7 +186,14 @@ class _Exporter:
             self._skip(kernel, self.cannot_check)
             return None
         self.say(f"certifying {kernel.record.variant.label}")
+        started, clock = time.time(), time.monotonic()
         verdict = self.workshop.judge.certify(kernel.scored.artifact, kernel.record, self.project.examples)
+        if isinstance(verdict, Rejected) and kernel.record is kernel.origin:
+            # Stored as one more trial of the candidate, which stands from now on: it is nobody's best any more.
+            seconds = time.monotonic() - clock
+            self.project.append(
+                Trial(candidate=kernel.candidate, outcome=verdict, started=started, seconds=seconds)
+            )  # fmt: skip
         if not isinstance(verdict, Certified):
             self._skip(kernel, f"certificate: {_in_words(verdict)}")
             return None

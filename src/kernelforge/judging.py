@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from kernelforge.build.types import Artifact
 from kernelforge.capturing import present_device
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound
-from kernelforge.evaluate.types import Scored
+from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.generate.types import Candidate
 from kernelforge.report.evaluation import eval_report
 from kernelforge.report.judgement import EvalReport, PaperRow
 from kernelforge.settings import Settings
 from kernelforge.store.project import Project
+from kernelforge.verify.types import Rejected
 from kernelforge.workshop import BACKEND_OF, open_workshop
 
 
 def judge_file(
     source: Path, project: Project, *, variant: str, certify: bool, paper: bool, settings: Settings
 ) -> EvalReport:  # fmt: skip
-    """Judge a file as a candidate for a variant and store the trial.
+    """Judge a file as a candidate for a variant and store the trial; a failed certificate is stored as one more.
 
     Args:
         certify: after the gate also the complete certificate. paper: beside ours the original paper's protocol.
@@ -39,7 +41,14 @@ def judge_file(
         trial = workshop.judge.evaluate(candidate, record, project.examples, built=built)
         node = project.append(trial)
         if certify and isinstance(trial.outcome, Scored):
+            started, clock = time.time(), time.monotonic()
             certificate = workshop.judge.certify(trial.outcome.artifact, record, project.examples)
+            if isinstance(certificate, Rejected):
+                # It stands from now on: nothing that failed its certificate is anybody's best.
+                seconds = time.monotonic() - clock
+                node = project.append(
+                    Trial(candidate=candidate, outcome=certificate, started=started, seconds=seconds)
+                )  # fmt: skip
         if paper and isinstance(built, Artifact):
             row = _paper_row(built, record, project, settings)
     return eval_report(node, record, certificate=certificate, paper=row)

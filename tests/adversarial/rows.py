@@ -54,6 +54,7 @@ CPU_ROWS = (
     Row("v5_identity_norm", "layer_norm", ("wrong_value",)),
     Row("v6_most_of_the_sum", "sum", ("wrong_value",)),
     Row("v7_identity_relu", "relu", ("wrong_value",)),
+    Row("v7_naive_variance", "layer_norm", ("wrong_value",)),
     Row("v8_no_affine", "layer_norm", ("wrong_value",)),
     Row("v8_no_bias", "add", ("wrong_value",)),
     Row("v10_small_sizes_only", "softmax", ("wrong_value",)),

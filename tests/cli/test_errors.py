@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import DeviceBusy, EnvironmentMissing, ForgeError, NotFound, PackageError, UsageError
+from kernelforge.report.rows import ForgeReport
 
 
 def raiser(error: Exception) -> Callable[..., object]:
@@ -104,3 +105,53 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(kforge: Any, fake_verbs: 
     fake_verbs(list_operators=raiser(ZeroDivisionError("a fault")))
     with pytest.raises(ZeroDivisionError):
         kforge("ops", "x.kforge")
+
+
+@pytest.mark.parametrize("file", ["notes.txt", "kernel", "kernel.py", "kernel.c", ".cpp"])
+def test_eval_of_what_is_no_kernel_by_its_name_is_a_usage_error(kforge: Any, fake_verbs: Any, file: str) -> None:
+    fake_verbs(evaluate_file=raiser(AssertionError("must not be reached")))
+    ran = kforge("eval", file, "-p", "x.kforge", "-V", "gelu")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert ".cpp, .cc, .cxx or .cu" in ran.stderr
+
+
+@pytest.mark.parametrize("file", ["k.cpp", "k.cc", "k.cxx", "k.cu"])
+def test_eval_takes_the_usual_names(kforge: Any, fake_verbs: Any, file: str) -> None:
+    fake_verbs(evaluate_file=raiser(NotFound("reached")))
+    assert kforge("eval", file, "-p", "x.kforge", "-V", "gelu").stderr.startswith("error: reached")
+
+
+@pytest.fixture
+def forged(fake_verbs: Any) -> list[tuple[Path, tuple[str, ...]]]:
+    """What `kforge forge` was asked for: (project, operators) of each call."""
+    seen: list[tuple[Path, tuple[str, ...]]] = []
+
+    def forge_project(project: Path, *, operators: tuple[str, ...], **_options: object) -> ForgeReport:
+        seen.append((project, operators))
+        return ForgeReport(rows=(), trials=0, seconds=0.0, stopped="exhausted")
+
+    fake_verbs(forge_project=forge_project)
+    return seen
+
+
+def test_forge_takes_an_operator_without_the_only_project_here(
+    kforge: Any, forged: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    only = Path("resnet.kforge")
+    only.mkdir()
+    (tmp_path / "folder").mkdir()
+    for words, wanted in (
+        (("layer_norm", "--trials", "2"), (only, ("layer_norm",))),
+        (("layer_norm", "gelu"), (only, ("layer_norm", "gelu"))),
+        (("resnet.kforge", "gelu"), (only, ("gelu",))),
+        ((), (only, ())),
+        (("gone.kforge", "gelu"), (Path("gone.kforge"), ("gelu",))),  # misspelt, and to be called so
+        (("elsewhere/project", "gelu"), (Path("elsewhere/project"), ("gelu",))),
+        (("folder", "gelu"), (Path("folder"), ("gelu",))),
+    ):
+        kforge("forge", *words)
+        assert forged[-1] == wanted
+    (tmp_path / "other.kforge").mkdir()
+    kforge("forge", "layer_norm")
+    assert forged[-1] == (Path("layer_norm"), ()), "which of two is meant, nobody said"

@@ -76,3 +76,9 @@ def test_every_option_is_named_where_it_is_declared() -> None:
         and not (call.args and isinstance(call.args[0], ast.Constant) and str(call.args[0].value).startswith("-"))
     ]  # fmt: skip
     assert unnamed == []
+
+
+@pytest.mark.parametrize("command", [("op", "show"), ("eval",), ("audit",)], ids=" ".join)
+def test_help_says_that_an_operator_names_its_only_variant(command: tuple[str, ...]) -> None:
+    text = " ".join(CliRunner().invoke(make_app(), [*command, "--help"]).output.split())
+    assert "or its operator if that has only one variant" in text

@@ -182,3 +182,22 @@ def test_eval_of_a_file_that_is_no_text(kforge: Any, bench: Bench, tmp_path: Pat
     ran = kforge("eval", str(tmp_path / "k.cpp"), "-V", "relu", "-p", str(bench.project))
     assert (ran.code, ran.stdout) == (3, "")
     assert "it is no text" in ran.stderr
+
+
+def test_eval_of_another_kind_of_file_leaves_no_trial(kforge: Any, bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "relu.txt").write_text(RELU)
+    before = kforge("op", "show", "relu", "-p", str(bench.project), "--json").stdout
+    ran = kforge("eval", str(tmp_path / "relu.txt"), "-V", "relu", "-p", str(bench.project))
+    assert (ran.code, ran.stdout) == (2, "")
+    assert kforge("op", "show", "relu", "-p", str(bench.project), "--json").stdout == before
+
+
+def test_the_next_step_after_a_rejection_shows_that_trial(kforge: Any, bench: Bench, tmp_path: Path) -> None:
+    source = tmp_path / "half.cc"
+    source.write_text(SOURCES[1] + "// by hand\n")
+    ran = kforge("eval", str(source), "-V", "relu", "-p", str(bench.project))
+    assert ran.code == 4
+    words = ran.stderr.splitlines()[-1].removeprefix("next: kforge ").split()
+    shown = json.loads(kforge(*words, "--json").stdout)
+    assert (shown["reason"], shown["notes"]) == ("wrong_value", "half.cc")
+    assert f"{shown['number']}, node {shown['node'][:16]}" in ran.stdout

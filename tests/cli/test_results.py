@@ -19,6 +19,7 @@ from kernelforge.report.rows import (
     CaptureReport,
     CheckRow,
     DemoReport,
+    EntryRow,
     ExportReport,
     ForgeReport,
     OperatorRow,
@@ -253,12 +254,23 @@ def test_ctrl_c_twice_kills(kforge: Any, fake_verbs: Any) -> None:
     assert signal.getsignal(signal.SIGINT) is former
 
 
+USED = EntryRow(
+    variant="0a" * 32, label="softmax-0a0a0a0a", operator="softmax", describe="softmax(x)", backend="cpp",
+    target="x86-64-v3", decisions={"eager": "use"},
+)  # fmt: skip
+OFF = replace(USED, variant="0b" * 32, decisions={"eager": "eager: through dispatch not faster"})
+
+
+def package(*entries: EntryRow, checks: tuple[CheckRow, ...] = ()) -> PackageReport:
+    return PackageReport(path="m.cast", model="m", device="cpu", format=1, size_bytes=9, entries=entries, checks=checks)
+
+
 def test_export_passes_the_picks(kforge: Any, fake_verbs: Any) -> None:
     seen: dict[str, object] = {}
 
     def export_project(_project: Path, **options: object) -> ExportReport:
         seen.update(options)
-        return ExportReport(path="m.cast", entries=1, skipped=(("gelu-22223333", "no accepted candidate"),))
+        return ExportReport(path="m.cast", entries=1, held=1, skipped=(("gelu-22223333", "no accepted candidate"),))
 
     fake_verbs(export_project=export_project)
     ran = kforge("export", "x.kforge", "-o", "m.cast", "--pick", "0a0a=cdcd")
@@ -387,3 +399,76 @@ def test_audit_of_a_failed_node_says_where_its_explanation_is(kforge: Any, fake_
     fake_verbs(audit_node=giver(failed))
     ran = kforge("audit", "3", "-V", "gelu", "-p", "x.kforge")
     assert ran.stderr.strip() == "next: kforge op show gelu-0a0a0a0a --trial 3 --project x.kforge"
+
+
+def test_export_counts_also_what_is_in_the_package_and_off(kforge: Any, fake_verbs: Any) -> None:
+    skipped = (("softmax-0b0b0b0b", "not faster"),)
+    report = ExportReport(path="m.cast", entries=0, held=1, skipped=skipped, size_bytes=10957)
+    fake_verbs(export_project=giver(report))
+    assert "1 kernel, 0 in use, 10.7 KiB" in kforge("export", "x.kforge").stdout
+    document = json.loads(kforge("export", "x.kforge", "--json").stdout)
+    assert (document["entries"], document["held"]) == (0, 1)
+    fake_verbs(export_project=giver(replace(report, entries=1)))
+    assert "1 kernel, 10.7 KiB" in kforge("export", "x.kforge").stdout
+
+
+@pytest.mark.parametrize(("entries", "usable"), [((USED, OFF), True), ((OFF,), False), ((), False)])
+def test_cast_verify_suggests_to_load_only_what_is_used(
+    kforge: Any, fake_verbs: Any, entries: tuple[EntryRow, ...], usable: bool
+) -> None:
+    integrity = CheckRow(name="integrity", ok=True)
+    fake_verbs(verify_package=giver(package(*entries, checks=(integrity,))))
+    ran = kforge("cast", "verify", "m.cast")
+    assert ran.code == 0
+    assert ("next: in Python: kernelforge.load" in ran.stderr) is usable
+    assert ("uses no kernel" in ran.stderr) is not usable
+
+
+@pytest.mark.parametrize(
+    ("report", "which"),
+    [
+        (EvalReport(outcome="accepted", audit="generated", number=3), ()),
+        (EvalReport(outcome="rejected", reason="wrong_value", number=3), ("--trial", "3")),
+        (EvalReport(outcome="build_failure", reason="compile_error", number=3), ("--trial", "3")),
+        (EvalReport(outcome="rejected", reason="wrong_value"), ()),
+    ],
+    ids=["accepted", "rejected", "no-build", "no-number"],
+)
+def test_eval_says_which_trial_it_made_and_what_next(
+    kforge: Any, fake_verbs: Any, report: EvalReport, which: tuple[str, ...]
+) -> None:
+    fake_verbs(evaluate_file=giver(replace(report, node="cd" * 32)))
+    ran = kforge("eval", "k.cpp", "-p", "x.kforge", "-V", "gelu")
+    assert ("3, node cdcdcdcdcdcdcdcd" in ran.stdout) is (report.number == 3)
+    words = ["next:", "kforge", "op", "show", "gelu", *which, "--project", "x.kforge"]
+    assert shlex.split(ran.stderr.splitlines()[-1]) == words
+    assert (
+        json.loads(kforge("eval", "k.cpp", "-p", "x.kforge", "-V", "gelu", "--json").stdout)["number"] == report.number
+    )
+
+
+def test_eval_leaves_the_compilers_own_symbols_to_json(kforge: Any, fake_verbs: Any) -> None:
+    own = ("_ITM_deregisterTMCloneTable", "__cxa_finalize", "__gmon_start__", "workspace_bytes")
+    evidence = ("needs libm.so.6", *(f"imports {name}" for name in own), "imports expf")
+    fake_verbs(evaluate_file=giver(replace(JUDGED, evidence=evidence)))
+    command = ("eval", "k.cpp", "-p", "x.kforge", "-V", "gelu")
+    assert "generated (needs libm.so.6; imports expf)" in kforge(*command).stdout
+    assert json.loads(kforge(*command, "--json").stdout)["evidence"] == list(evidence)
+    fake_verbs(evaluate_file=giver(replace(JUDGED, evidence=evidence[1:-1])))
+    assert "generated\n" in kforge(*command).stdout
+
+
+@pytest.mark.parametrize("backend", ["cpp", "cuda"])
+def test_op_show_of_what_no_template_makes_suggests_a_kernel_by_hand(
+    kforge: Any, fake_verbs: Any, backend: str
+) -> None:
+    report = VariantReport(row=ROW, backend=backend, preludes=PRELUDES, has_template=False)
+    fake_verbs(show_variant=giver(report))
+    file = {"cpp": "kernel.cpp", "cuda": "kernel.cu"}[backend]
+    ran = kforge("op", "show", "0a0a", "-p", "x.kforge")
+    assert ran.stderr.splitlines() == [f"next: kforge eval {file} --variant {ROW.label} --project x.kforge"]
+    fake_verbs(show_variant=giver(replace(report, has_template=True)))
+    ran = kforge("op", "show", "0a0a", "-p", "x.kforge")
+    assert ran.stderr.splitlines() == [f"next: kforge forge x.kforge {ROW.label}"]
+    fake_verbs(show_variant=giver(replace(report, preludes={})))
+    assert kforge("op", "show", "0a0a", "-p", "x.kforge").stderr == "", "no kernel of it can be judged either"

@@ -136,3 +136,10 @@ def test_the_run_time_imports_nothing_of_the_stages_that_make_packages() -> None
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_repr_is_one_short_line(write: Callable[..., Path], settings: Settings, entries: Mapping[str, Entry]) -> None:
+    off = replace(entries["softmax"], decisions={"eager": Off(reason="not faster than eager")})
+    path = write(off, "add")
+    assert repr(load(path, settings=settings)) == f"<LoadedPackage {str(path)!r}: 2 kernels, 1 on>"
+    assert repr(load(write("add"), settings=settings)).endswith(": 1 kernel, 1 on>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Extent, OperatorCard, SizePoint, TensorPattern, Variant, VariantRecord
 from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.generate.types import Candidate
+from kernelforge.operators import get_operator
 from kernelforge.report.evaluation import eval_report
 from kernelforge.report.nodes import BUSY_SHARE, trial_row
 from kernelforge.report.operators import project_rows, variant_report
@@ -119,3 +121,21 @@ def test_prelude_is_that_of_the_build_for_every_backend() -> None:
 def test_variant_that_is_not_forged_has_no_prelude() -> None:
     refused = record(forgeable="no C type for complex64")
     assert variant_report(choose_winner(refused, ()), ()).preludes == {}
+
+
+def test_eval_report_has_the_number_of_the_trial(project: Project) -> None:
+    append(project, 2.0)
+    report = eval_report(append(project, 1.5), record())
+    assert (report.number, report.to_json()["number"]) == (2, 2)
+
+
+def test_whether_a_template_makes_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(operator: str) -> bool:
+        of_it = replace(record(forgeable="no"), variant=replace(VARIANT, operator=operator))
+        return variant_report(choose_winner(of_it, ()), ()).has_template
+
+    assert made("relu")
+    assert not made("operator_of_a_plugin_that_is_not_here")
+    without = replace(get_operator("relu"), family="")
+    monkeypatch.setattr("kernelforge.report.operators.get_operator", lambda _name: without)
+    assert not made("relu")

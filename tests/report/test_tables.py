@@ -16,6 +16,7 @@ from kernelforge.report.grid import Cell, Column, Grid, Record, grid_rich, grid_
 from kernelforge.report.judgement import AblationRow, AuditReport, CertificateRow, EvalReport, PaperRow, TrialReport
 from kernelforge.report.judgement_tables import audit_grids, evaluation_grids, explanation_grid, trial_grids
 from kernelforge.report.rows import (
+    CheckRow,
     DimRow,
     DoctorLine,
     EntryRow,
@@ -214,6 +215,29 @@ def test_modes_with_one_decision_share_a_phrase() -> None:
     report = PackageReport(path="m.cast", model="m", device="cpu", format=1, size_bytes=1, entries=(entry,))
     text = grid_text(package_grids(report)[1])
     assert "o(x); eager mode: use; compiled and graphed mode: off (not measured)" in text
+
+
+def test_a_kernel_that_is_intact_but_off_is_not_called_ok() -> None:
+    used = EntryRow(
+        variant="0a" * 32, label="l", operator="softmax", describe="d", backend="cpp", target="t",
+        decisions={"eager": "use"},
+    )  # fmt: skip
+    off = replace(used, variant="0b" * 32, decisions={"eager": "eager: through dispatch not faster"})
+    checks = (
+        CheckRow(name="integrity", ok=True, detail="whole"), CheckRow(name="0a" * 4, ok=True, detail="softmax: on"),
+        CheckRow(name="0b" * 4, ok=True, detail="softmax: through dispatch not faster"),
+        CheckRow(name="0c" * 4, ok=False, detail="softmax: does not load"),
+    )  # fmt: skip
+    report = PackageReport(
+        path="m.cast", model="m", device="cpu", format=1, size_bytes=1, entries=(used, off), checks=checks
+    )
+    lines = [" ".join(line.split()) for line in grid_text(package_grids(report)[2]).splitlines()]
+    assert lines[1:] == [
+        "ok integrity whole", "ok 0a0a0a0a softmax: on",
+        "off 0b0b0b0b softmax: intact, but not used: through dispatch not faster",
+        "fail 0c0c0c0c softmax: does not load",
+    ]  # fmt: skip
+    assert report.valid is False
 
 
 def test_the_judgement_of_a_file_shows_certificate_and_paper_apart() -> None:

@@ -72,7 +72,8 @@ def wait_until_quiet(pids: Sequence[int], *, share: float, timeout_s: float) -> 
 
 def _busy_s() -> float:
     times = psutil.cpu_times()
-    return float(times.user + times.system)
+    # "user" leaves out what runs at a lower priority; "steal" is what other guests of the host took from us.
+    return float(times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "steal", 0.0))
 
 
 def gpu_clocks() -> str:

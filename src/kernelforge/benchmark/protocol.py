@@ -201,7 +201,7 @@ def measure(
             forged = result.rejected if share <= protocol.busy_share else forged
         else:
             if best is None or share < quietest:
-                noted = {**environment, "foreign_cpu_share": f"{share:.2f}"}
+                noted = {**environment, "foreign_cpu_share": f"{share:.4f}"}
                 best, quietest = replace(result, environment=noted), share
             # A second look at a busy machine, not a third: what is left then is noted beside the result.
             if attempt > 0 or share <= protocol.busy_share or result.speedup.high < protocol.slow:

@@ -47,6 +47,8 @@ def _duration(text: str) -> float:
         raise typer.BadParameter(f"{error.message}; {error.hint}") from error
 
 
+VARIANT_NAMES = "Label or unique prefix of the variant's id, or its operator if that has only one variant."
+
 Source: TypeAlias = Annotated[
     str,
     typer.Argument(
@@ -62,9 +64,7 @@ ProjectOption: TypeAlias = Annotated[
     Path | None,
     typer.Option("--project", "-p", metavar="PROJECT", help="Project folder. Default: the only *.kforge here."),
 ]
-VariantArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="VARIANT", help="Label or unique prefix of the variant's id.")
-]
+VariantArgument: TypeAlias = Annotated[str, typer.Argument(metavar="VARIANT", help=VARIANT_NAMES)]
 Device: TypeAlias = Annotated[
     DeviceName | None, typer.Option("--device", help="Default: cuda if there is a GPU, else cpu.")
 ]

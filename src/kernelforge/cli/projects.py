@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from kernelforge.errors import UsageError
@@ -25,8 +26,30 @@ def find_project(given: Path | None, *, folder: Path | None = None) -> Path:
     """
     if given is not None:
         return given
-    found = sorted(p for p in (folder or Path()).glob("*" + SUFFIX) if p.is_dir())
+    found = _projects(folder or Path())
     if len(found) == 1:
         return found[0]
     what = f"there are {len(found)} here: {', '.join(p.name for p in found)}" if found else "there is none here"
     raise UsageError(f"which project? {what}", hint="name its folder, NAME.kforge")
+
+
+def project_and_names(
+    given: Path | None, names: Sequence[str], *, folder: Path | None = None
+) -> tuple[Path, tuple[str, ...]]:
+    """The project and the operators of a command that takes both: PROJECT may be left out if only one is here.
+
+    So a first word that names no file, and has not the form of a project's name, is the first operator.
+
+    Raises:
+        UsageError: no project was given and there is not exactly one.
+    """
+    here = folder or Path()
+    if given is not None and len(given.parts) == 1 and given.suffix != SUFFIX and not (here / given).exists():
+        found = _projects(here)
+        if len(found) == 1:
+            return found[0], (str(given), *names)
+    return find_project(given, folder=folder), tuple(names)
+
+
+def _projects(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.glob("*" + SUFFIX) if p.is_dir())

@@ -61,6 +61,11 @@ class LoadedPackage:
         self._tables = Tables(self.states, name=str(package.path), native=native)
         self._activation = Activation(self._tables)
 
+    def __repr__(self) -> str:
+        on = sum(state.kernel is not None for state in self.states)
+        kernels = "1 kernel" if len(self.states) == 1 else f"{len(self.states)} kernels"
+        return f"<LoadedPackage {str(self.package.path)!r}: {kernels}, {on} on>"
+
     @contextmanager
     def dispatch(self, model: object = None) -> Iterator[LoadedPackage]:  # noqa: ARG002 - see its description
         """Use the package's kernels inside the `with` block, wherever the guard admits a call; else PyTorch runs.

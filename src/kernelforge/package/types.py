@@ -7,7 +7,7 @@ them; `package.serial` turns them into their own types and back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -67,7 +67,7 @@ class Binary:
         refusals: what the guard in the binary means by the return codes 1, 2, ...
     """
 
-    data: bytes
+    data: bytes = field(repr=False)
     digest: str
     backend: str
     target: str

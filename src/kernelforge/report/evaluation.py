@@ -34,7 +34,7 @@ def eval_report(
         floor_us=None if scored is None else scored.measurement.floor_us,
         eager_us=None if scored is None else scored.measurement.eager_us,
         candidate_us=None if scored is None else scored.measurement.candidate_us,
-        variant=node.variant_id, node=node.id, disturbed=row.disturbed,
+        variant=node.variant_id, node=node.id, number=node.number, disturbed=row.disturbed,
         explanation=explain(node.outcome, source=node.candidate.source, record=record),
         certificate=None if certificate is None else certificate_row(certificate), paper=paper,
     )  # fmt: skip

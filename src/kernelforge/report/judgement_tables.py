@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from kernelforge.explain.ptxas import plain_name
@@ -15,6 +16,8 @@ MAX_SYMBOLS = 40
 _SECTIONS_SHOWN = (".text", ".rodata", ".nv_fatbin", ".data", ".bss", ".tdata", ".tbss", ".init_array")
 _LABEL_TONES: dict[str, Tone] = {"generated": "good", "backend": "warn", "fallback": "warn"}
 _ABLATION_TONES: dict[str, Tone] = {"shown": "good", "not_shown": "bad", "unavailable": "warn"}
+_COMPILERS_OWN = re.compile(r"imports (_ITM_\w+|__cxa_finalize|__gmon_start__|workspace_bytes)")
+"""Evidence that says nothing of a candidate: every shared object asks for these, and the glue for the last."""
 _ABLATION_WORDS = {"shown": "only its own launch writes the outputs", "not_shown": "NOT SHOWN"}
 
 
@@ -25,6 +28,8 @@ def evaluation_grids(report: EvalReport, *, certify: bool) -> list[Grid]:
         certify: a certificate was asked for; if there is none, it is said why.
     """
     facts = [("outcome", f"{report.outcome}: {report.reason}" if report.reason else report.outcome)]
+    if report.number:
+        facts.append(("trial", _trial(report.number, report.node)))
     if report.speedup is not None:
         facts += [
             ("speed-up", interval_text(report.speedup, disturbed=report.disturbed)),
@@ -32,8 +37,8 @@ def evaluation_grids(report: EvalReport, *, certify: bool) -> list[Grid]:
             ("floor", format_us(report.floor_us)),
         ]  # fmt: skip
     if report.audit is not None:
-        evidence = f" ({'; '.join(report.evidence)})" if report.evidence else ""
-        facts.append(("audit", report.audit + evidence))
+        told = "; ".join(line for line in report.evidence if not _COMPILERS_OWN.fullmatch(line))
+        facts.append(("audit", f"{report.audit} ({told})" if told else report.audit))
     if report.certificate is not None:
         facts.append(("certificate", _certificate(report.certificate)))
     elif certify:
@@ -56,7 +61,7 @@ def trial_grids(report: TrialReport) -> list[Grid]:
     """One stored trial."""
     trial = report.trial
     facts = [
-        ("variant", report.label), ("trial", f"{trial.number}, node {trial.node[:16]}"),
+        ("variant", report.label), ("trial", _trial(trial.number, trial.node)),
         ("candidate", ", ".join(p for p in (trial.generator, trial.notes) if p)),
         ("outcome", f"{trial.outcome}: {trial.reason}" if trial.reason else trial.outcome),
     ]  # fmt: skip
@@ -135,6 +140,10 @@ def _launched(report: AuditReport) -> str:
     if report.foreign:
         text += f"; NOT IN THE BINARY: {_listed([plain_name(name) for name in report.foreign], MAX_FUNCTIONS)}"
     return text
+
+
+def _trial(number: int, node: str) -> str:
+    return f"{number}, node {node[:16]}"
 
 
 def _certificate(row: CertificateRow) -> str:

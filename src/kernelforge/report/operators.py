@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kernelforge.build.abi import prelude
 from kernelforge.cards.types import VariantRecord
+from kernelforge.errors import NotFound
 from kernelforge.evaluate.types import Scored
 from kernelforge.operators import get_operator
 from kernelforge.report.nodes import trial_row, was_disturbed
@@ -81,6 +82,7 @@ def variant_report(choice: Choice, nodes: Sequence[Node], stored: StoredDecision
         row=operator_row(choice, nodes, stored=stored), dims=_dim_rows(choice.record),
         trials=tuple(trial_row(node) for node in nodes), backend="cuda" if variant.device == "cuda" else "cpp",
         preludes={backend: prelude(variant, backend) for backend in backends},
+        has_template=_has_template(variant.operator),
     )  # fmt: skip
 
 
@@ -92,9 +94,17 @@ def _decision(choice: Choice, nodes: Sequence[Node]) -> str:
     if nodes:
         return DECISION_EAGER + choice.reason
     operator = choice.record.variant.operator
-    if not get_operator(operator).family:
+    if not _has_template(operator):
         return f"{DECISION_EAGER}no template makes {operator}"
     return DECISION_PENDING
+
+
+def _has_template(operator: str) -> bool:
+    """Whether the template generator makes it. An operator of a plugin may be unknown here."""
+    try:
+        return bool(get_operator(operator).family)
+    except NotFound:
+        return False
 
 
 def _dim_rows(record: VariantRecord) -> tuple[DimRow, ...]:

@@ -156,6 +156,7 @@ class VariantReport:
     Attributes:
         backend: what kernels for its device are written in, "cpp" or "cuda".
         preludes: backend -> the C declarations that a candidate is compiled with; empty if none can be made.
+        has_template: whether the template generator makes the operator; else only a kernel by hand can.
     """
 
     row: OperatorRow
@@ -163,6 +164,7 @@ class VariantReport:
     trials: tuple[TrialRow, ...] = ()
     backend: str = "cpp"
     preludes: Mapping[str, str] = field(default_factory=dict)
+    has_template: bool = True
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -190,16 +192,22 @@ class ForgeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport:
-    """A written package. skipped: (variant label, why it was left out)."""
+    """A written package.
+
+    Attributes:
+        entries: how many of its kernels are used. held: how many are in it, those that are off too.
+        skipped: (variant label, why it is left out, or off).
+    """
 
     path: str
     entries: int
+    held: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
     size_bytes: int = 0
 
     def to_json(self) -> dict[str, Json]:
         return {
-            "path": self.path, "entries": self.entries, "size_bytes": self.size_bytes,
+            "path": self.path, "entries": self.entries, "held": self.held, "size_bytes": self.size_bytes,
             "skipped": [{"variant": label, "reason": reason} for label, reason in self.skipped],
         }  # fmt: skip
 
@@ -222,6 +230,11 @@ class EntryRow:
     speedup: Interval | None = None
     audit: str = ""
     decisions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def in_use(self) -> bool:
+        """The package wants it dispatched in eager mode, the only one that dispatches."""
+        return self.decisions.get("eager", "").startswith(DECISION_USE)
 
     def to_json(self) -> dict[str, Json]:
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kernelforge.benchmark.types import Interval
 from kernelforge.report.grid import Cell, Column, Grid, Record, Tone, cells
@@ -253,10 +253,11 @@ def interval_text(interval: Interval | None, *, disturbed: bool = False) -> str:
 
 
 def export_grid(report: ExportReport) -> Grid:
-    """A written package and what was left out of it."""
+    """A written package, and which variants it does not serve."""
     size = f", {format_bytes(report.size_bytes)}" if report.size_bytes else ""
-    facts = [("package", report.path), ("holds", _count(report.entries, "kernel") + size)]
-    facts += [("left out" if i == 0 else "", f"{label}: {why}") for i, (label, why) in enumerate(report.skipped)]
+    used = "" if report.held == report.entries else f", {report.entries} in use"
+    facts = [("package", report.path), ("holds", _count(report.held, "kernel") + used + size)]
+    facts += [("not used" if i == 0 else "", f"{label}: {why}") for i, (label, why) in enumerate(report.skipped)]
     return facts_grid(facts)
 
 
@@ -270,7 +271,8 @@ def package_grids(report: PackageReport) -> list[Grid]:
     if report.entries:
         grids.append(_entry_grid(report.entries))
     if report.checks:
-        grids.append(check_grid(report.checks))
+        off = frozenset(e.variant[:8] for e in report.entries if not e.in_use)
+        grids.append(check_grid(report.checks, off=off))
     return grids
 
 
@@ -307,13 +309,25 @@ def _decision_phrases(decisions: Mapping[str, str]) -> list[str]:
     return phrases
 
 
-def check_grid(checks: Sequence[CheckRow]) -> Grid:
-    """The checks of a package."""
-    records = tuple(
-        Record((Cell("ok", "good") if c.ok else Cell("fail", "bad"), Cell(c.name), Cell(c.detail))) for c in checks
-    )
+def check_grid(checks: Sequence[CheckRow], *, off: Collection[str] = ()) -> Grid:
+    """The checks of a package.
+
+    Args:
+        off: names of checks on kernels that the package itself does not use. Nothing is wrong with those, but "ok"
+            beside them would read as if they ran.
+    """
+    records = tuple(_check_record(c, off=c.name in off) for c in checks)
     columns = (Column(title=""), Column(title="check"), Column(title="", flexible=True))
     return Grid(title="Checks", columns=columns, records=records, header=False)
+
+
+def _check_record(check: CheckRow, *, off: bool) -> Record:
+    if not check.ok:
+        return Record((Cell("fail", "bad"), Cell(check.name), Cell(check.detail)))
+    if not off:
+        return Record((Cell("ok", "good"), Cell(check.name), Cell(check.detail)))
+    operator, _, reason = check.detail.partition(": ")
+    return Record((Cell("off", "warn"), Cell(check.name), Cell(f"{operator}: intact, but not used: {reason}")))
 
 
 def doctor_grid(lines: Sequence[DoctorLine]) -> Grid:

@@ -13,13 +13,14 @@ from kernelforge.operators import Domain, get_operator
 from kernelforge.verify.layout import place, torch_dtype
 
 SPIKE = 1.0e4
-_WIDE = frozenset({"scaled", "spike", "mixed", "nonfinite"})
+_WIDE = frozenset({"scaled", "spike", "mixed", "nonfinite", "offset"})
 """Distributions in which integers are drawn from the dtype's whole range, not from the captured values."""
 
 IN_WORDS: Mapping[str, str] = {
     "normal": "normal values", "scaled": "normal values times 10, plus 5", "negative": "uniform negative values",
     "spike": "heavy-tailed values with one spike of 1e4 somewhere", "mixed": "rows of magnitudes from 1e-3 to 1e3",
-    "cancelling": "values that nearly cancel in pairs", "constant": "one constant", "nonfinite": "a few nan, inf, -inf",
+    "offset": "values around 1e2 to 1e4 that differ by about 1", "cancelling": "values that nearly cancel in pairs",
+    "constant": "one constant", "nonfinite": "a few nan, inf, -inf",
     "subnormal": "normal values, some zeros and subnormal numbers among them",
 }  # fmt: skip
 
@@ -68,7 +69,8 @@ def draw_inputs(
         if dtype.is_floating_point:
             # What an infinite weight gives depends on how a formula is written: eager itself folds a batch norm into
             # one scale on the CPU and not on CUDA. What an infinite or nan *datum* gives does not.
-            parameter = distribution == "nonfinite" and 2 * spec.elements < largest
+            # A mean far from 0 is one of data, too.
+            parameter = distribution in ("nonfinite", "offset") and 2 * spec.elements < largest
             values = _floats(spec.shape, dtype, "normal" if parameter else distribution, domain, generator)
         else:
             values = _integers(spec.shape, dtype, limit, None if distribution in _WIDE else pool, generator)
@@ -141,6 +143,15 @@ def _mixed(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> 
     return values * 10.0**exponents
 
 
+def _offset(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    """One offset for each index of the first axis: the mean is far from 0 in whatever is normalised or summed up."""
+    values = _normal(shape, dtype, generator)
+    samples = (shape[0], *[1] * (len(shape) - 1)) if len(shape) > 1 else (1,) * len(shape)
+    exponents = torch.rand(samples, dtype=dtype, generator=generator, device=generator.device) * 2 + 2
+    signs = torch.rand(samples, dtype=dtype, generator=generator, device=generator.device).sub(0.5).sign()
+    return values + signs * 10.0**exponents
+
+
 def _cancelling(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
     values = _normal(shape, dtype, generator).reshape(-1) * 100
     half = values.numel() // 2
@@ -175,5 +186,5 @@ def _positions(count: int, picks: int, generator: Generator) -> Tensor:
 
 _SHAPES: Mapping[str, Callable[[tuple[int, ...], torch.dtype, Generator], Tensor]] = {
     "normal": _normal, "scaled": _scaled, "negative": _negative, "spike": _spike, "mixed": _mixed,
-    "cancelling": _cancelling, "constant": _constant, "nonfinite": _nonfinite, "subnormal": _normal,
+    "offset": _offset, "cancelling": _cancelling, "constant": _constant, "nonfinite": _nonfinite, "subnormal": _normal,
 }  # fmt: skip

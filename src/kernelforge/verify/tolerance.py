@@ -142,7 +142,8 @@ def tiny_of(dtype: torch.dtype) -> float:
 
 def _tiny(dtype: torch.dtype) -> float:
     info = torch.finfo(dtype)
-    return info.smallest_normal * info.eps / 2 if dtype == torch.float16 else info.smallest_normal
+    # Twice, because exp of the least argument that does not flush is a little above the smallest normal number.
+    return info.smallest_normal * info.eps / 2 if dtype == torch.float16 else 2 * info.smallest_normal
 
 
 def _half_ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kernelforge.cli.commands.eval import FLAGGED, outcome_code
-from kernelforge.cli.options import ProjectOption
+from kernelforge.cli.options import VARIANT_NAMES, ProjectOption
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
 from kernelforge.cli.verb import verb
@@ -17,9 +17,7 @@ from kernelforge.cli.verb import verb
 def audit(
     out: Output,
     node: Annotated[str, typer.Argument(metavar="NODE", help="Unique prefix of a node's id; with -V also a number.")],
-    variant: Annotated[
-        str, typer.Option("--variant", "-V", help="Label or unique prefix of the variant's id.", show_default=False)
-    ] = "",
+    variant: Annotated[str, typer.Option("--variant", "-V", help=VARIANT_NAMES, show_default=False)] = "",
     project: ProjectOption = None,
 ) -> None:
     """Show who does a node's work.

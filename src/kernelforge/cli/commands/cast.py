@@ -42,4 +42,7 @@ def verify(out: Output, package: PackageFile) -> None:
     out.show(report.to_json(), package_grids(report))
     if not report.valid:
         raise typer.Exit(INVALID)
-    out.note(f"next: in Python: kernelforge.load({str(package)!r})")
+    if any(entry.in_use for entry in report.entries):
+        out.note(f"next: in Python: kernelforge.load({str(package)!r})")
+    else:
+        out.note("the package is intact, but uses no kernel: loading it changes nothing")

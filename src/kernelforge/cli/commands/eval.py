@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.options import ProjectOption, ProtocolName
+from kernelforge.cli.options import VARIANT_NAMES, ProjectOption, ProtocolName
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
 from kernelforge.cli.verb import verb
+from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
     from kernelforge.report.judgement import EvalReport
 
 WRONG, NOT_COMPILED, FLAGGED = 4, 5, 7
+SUFFIXES = (".cpp", ".cc", ".cxx", ".cu")
 
 
 @verb
 def evaluate(
     out: Output,
     source: Annotated[Path, typer.Argument(metavar="FILE", help="Source with `launch`, see docs/abi.md.")],
-    variant: Annotated[str, typer.Option("--variant", "-V", help="Label or unique prefix of the variant's id.")],
+    variant: Annotated[str, typer.Option("--variant", "-V", help=VARIANT_NAMES)],
     project: ProjectOption = None,
     *,
     certify: Annotated[
@@ -40,13 +42,24 @@ def evaluate(
     from kernelforge import forge
     from kernelforge.report.judgement_tables import evaluation_grids
 
+    _refuse_other_files(source)
     folder = find_project(project)
     paper = protocol is ProtocolName.PAPER
     report = forge.evaluate_file(source, project=folder, variant=variant, certify=certify, paper=paper)
     out.show(report.to_json(), evaluation_grids(report, certify=certify))
+    which = ("--trial", report.number) if report.outcome != "accepted" and report.number else ()
+    out.next_step("op", "show", variant, *which, "--project", folder)
     if code := exit_code_of(report):
         raise typer.Exit(code)
-    out.next_step("op", "show", variant, "--project", folder)
+
+
+def _refuse_other_files(source: Path) -> None:
+    """What is no kernel by its name would become a trial that does not compile, and stay in the project."""
+    if source.suffix.lower() not in SUFFIXES:
+        raise UsageError(
+            f"{source} is no kernel source: its name does not end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}",
+            hint="name a C++ or CUDA file with `launch`; `kforge op show VARIANT --prelude` shows its declarations",
+        )
 
 
 def exit_code_of(report: EvalReport) -> int:

@@ -10,7 +10,7 @@ from kernelforge.cli.interrupt import Interrupt
 from kernelforge.cli.options import MaxTime, ProjectArgument, RequireSpeedup
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
-from kernelforge.cli.projects import find_project
+from kernelforge.cli.projects import project_and_names
 from kernelforge.cli.verb import OUT_OF_BUDGET, require_speedup_of, verb
 
 
@@ -19,7 +19,8 @@ def forge(
     out: Output,
     project: ProjectArgument = None,
     operators: Annotated[
-        list[str] | None, typer.Argument(metavar="OPS", help="Operators, labels or id prefixes. Default: all.")
+        list[str] | None,
+        typer.Argument(metavar="OPS", help="Operators, labels or id prefixes, also without PROJECT. Default: all."),
     ] = None,
     *,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="At most so many trials in this run.")] = None,
@@ -35,11 +36,11 @@ def forge(
     from kernelforge.report.units import format_duration
     from kernelforge.search.types import Budget
 
-    folder = find_project(project)
+    folder, names = project_and_names(project, operators or ())
     with Interrupt(out) as interrupt, Progress(out) as progress:
         report = verbs.forge_project(
             folder,
-            operators=tuple(operators or ()),
+            operators=names,
             budget=Budget(trials=trials, seconds=max_time),
             on_event=progress,
             should_stop=interrupt.should_stop,

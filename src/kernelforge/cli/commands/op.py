@@ -62,7 +62,10 @@ def show(
     if report.trials:
         grids.append(trial_grid(report.trials))
     out.show(report.to_json(), grids)
-    out.next_step("forge", folder, report.row.label)
+    if report.has_template:
+        out.next_step("forge", folder, report.row.label)
+    elif report.preludes:  # else it can have no kernel at all, also none by hand
+        _suggest_eval(out, report, folder=folder)
 
 
 def _show_trial(out: Output, variant: str, trial: str, *, folder: Path) -> None:
@@ -81,5 +84,9 @@ def _show_prelude(out: Output, report: VariantReport, *, backend: str, folder: P
         raise NotFound(f"no candidate can be made for {label}: {report.row.decision}")
     out.show_text({"variant": report.row.variant, "backend": backend, "prelude": text}, text)
     if backend == report.backend:
-        file = "kernel.cu" if backend == "cuda" else "kernel.cpp"
-        out.next_step("eval", file, "--variant", label, "--project", folder)
+        _suggest_eval(out, report, folder=folder)
+
+
+def _suggest_eval(out: Output, report: VariantReport, *, folder: Path) -> None:
+    file = "kernel.cu" if report.backend == "cuda" else "kernel.cpp"
+    out.next_step("eval", file, "--variant", report.row.label, "--project", folder)
