@@ -8,6 +8,9 @@ Two regimes are timed. *Repeated*: the same call again and again, its inputs in 
 flow*, for tensors that are large enough for it to matter: before each call a producer writes the first input, and the
 time ends when a consumer has read the output, as in a model. A kernel that streams its output past the caches may win
 the first and lose the second. Where calls are timed in flow, that decides; a loss in the other regime decides as well.
+
+Before and after, outputs through dispatch are judged on fresh inputs: the judge has seen the kernel in the runner
+alone, and a kernel that can tell the two apart must be right here.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ BLOCK_S = 0.004
 FLOW_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
 """From how many bytes of the largest tensor on calls are timed in flow: below, all is in the nearest caches anyway, and
 the producer and the consumer would take most of the time."""
+
+
+JUDGED_DISTRIBUTIONS = ("normal", "scaled")
+"""Of the inputs on which outputs through dispatch are judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +91,14 @@ class DispatchedPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTiming:
-    """What calls through dispatch cost, per size point."""
+    """What calls through dispatch cost, per size point.
+
+    Attributes:
+        wrong: what was wrong with an output through dispatch, or "". Then nothing else counts.
+    """
 
     points: tuple[DispatchedPoint, ...]
+    wrong: str = ""
 
     @property
     def interval(self) -> Interval:
@@ -147,11 +159,40 @@ def time_through_dispatch(
     for record in records:
         say(f"timing {record.variant.label} through dispatch")
         points = []
+        wrong = _wrong_output(loaded, record)
+        if wrong:
+            yield DispatchTiming(points=(), wrong=wrong)
+            continue
         for point, calls, share in representative_points(record):
             # Every point gets a fair part of the time: a decision for its sizes may depend on it alone.
             seconds = budget_s * max(share, 0.25)
             points.append(_time_point(loaded, record, point, examples, calls=calls, budget_s=seconds))
-        yield DispatchTiming(points=tuple(points))
+        yield DispatchTiming(points=tuple(points), wrong=_wrong_output(loaded, record))
+
+
+def _wrong_output(loaded: Any, record: VariantRecord) -> str:
+    """Judge outputs through dispatch at the costliest sizes, on inputs that nobody has seen; "" if they are right."""
+    import torch
+
+    from kernelforge.verify.compare import Mismatch, compare
+    from kernelforge.verify.reference import evaluate, reduction_terms, truths
+    from kernelforge.verify.tolerance import expect
+
+    variant = record.variant
+    point, _, _ = representative_points(record)[0]
+    terms = reduction_terms(variant, point.dims, point.scalars)
+    for distribution in JUDGED_DISTRIBUTIONS:
+        inputs = _drawn(variant, point, distribution)
+        exact = truths(variant, point.dims, point.scalars, inputs, secrets.randbits(63))
+        with torch.inference_mode(), _autocast(variant):
+            eager = evaluate(variant, point.dims, point.scalars, inputs)
+            with loaded.dispatch():
+                outputs = evaluate(variant, point.dims, point.scalars, inputs)
+        for got, want, truth in zip(outputs, eager, exact, strict=True):
+            verdict = compare(expect(want, truth.values, truth.sensitivity, terms=terms), got)
+            if isinstance(verdict, Mismatch):
+                return verdict.detail
+    return ""
 
 
 def _time_point(
@@ -295,16 +336,21 @@ class _DeviceClock:
 
 def _inputs(record: VariantRecord, point: SizePoint, examples: ExampleStore) -> list[Tensor]:
     """The captured tensors of the point, or drawn ones where none are stored, on the variant's device."""
-    import torch
-
-    from kernelforge.verify.draw import draw_inputs
 
     variant = record.variant
     if point.example and examples.has(point.example):
         return examples.get(point.example, device=variant.device)
+    return _drawn(variant, point, "normal")
+
+
+def _drawn(variant: Variant, point: SizePoint, distribution: str) -> list[Tensor]:
+    import torch
+
+    from kernelforge.verify.draw import draw_inputs
+
     specs = [pattern.spec(point.dims, variant.device) for pattern in variant.tensors]
     drawn = draw_inputs(
-        variant, specs, "normal", pools=[None] * len(specs), seed=secrets.randbits(63),
+        variant, specs, distribution, pools=[None] * len(specs), seed=secrets.randbits(63),
         device=torch.device(variant.device),
     )  # fmt: skip
     return list(drawn)

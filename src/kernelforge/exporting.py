@@ -27,7 +27,7 @@ from kernelforge.package.writer import write_package
 from kernelforge.report.rows import DECISION_EAGER, DECISION_USE, ExportReport
 from kernelforge.search.types import Node
 from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners
-from kernelforge.verify.types import Rejected
+from kernelforge.verify.types import Rejected, RejectReason
 
 if TYPE_CHECKING:
     from kernelforge.store.project import Project
@@ -129,6 +129,9 @@ class _Exporter:
         entries: list[Entry] = []
         narrowed: list[_Certified] = []
         for kernel, timing in zip(certified, self._time(certified), strict=True):
+            if timing.wrong:
+                self._refuse(kernel, timing.wrong)
+                continue
             if timing.interval.low > MIN_SPEEDUP_LOW or kernel.origin.variant.id in picked:
                 entries.append(_entry(kernel, timing, Use()))
                 continue
@@ -138,6 +141,9 @@ class _Exporter:
             else:
                 entries.append(self._turn_down(kernel, timing))
         for kernel, timing in zip(narrowed, self._time(narrowed), strict=True):
+            if timing.wrong:
+                self._refuse(kernel, timing.wrong)
+                continue
             if timing.interval.low > MIN_SPEEDUP_LOW:
                 entries.append(_entry(kernel, timing, Use()))
                 least = kernel.record.variant.min_elements
@@ -186,14 +192,10 @@ class _Exporter:
             self._skip(kernel, self.cannot_check)
             return None
         self.say(f"certifying {kernel.record.variant.label}")
-        started, clock = time.time(), time.monotonic()
+        started = time.monotonic()
         verdict = self.workshop.judge.certify(kernel.scored.artifact, kernel.record, self.project.examples)
-        if isinstance(verdict, Rejected) and kernel.record is kernel.origin:
-            # Stored as one more trial of the candidate, which stands from now on: it is nobody's best any more.
-            seconds = time.monotonic() - clock
-            self.project.append(
-                Trial(candidate=kernel.candidate, outcome=verdict, started=started, seconds=seconds)
-            )  # fmt: skip
+        if isinstance(verdict, Rejected):
+            self._store(kernel, verdict, time.monotonic() - started)
         if not isinstance(verdict, Certified):
             self._skip(kernel, f"certificate: {_in_words(verdict)}")
             return None
@@ -234,6 +236,21 @@ class _Exporter:
             return None
         scored = replace(kernel.scored, artifact=artifact)
         return self._certify(replace(kernel, record=record, candidate=candidate, scored=scored))
+
+    def _refuse(self, kernel: _Certified, wrong: str) -> None:
+        """Leave out a kernel that the judge found right and that is wrong where a model would call it."""
+        detail = f"right in the judge's runner, wrong through dispatch: {wrong}"
+        self._store(
+            kernel, Rejected(reason=RejectReason.WRONG_VALUE, case="calls through dispatch", detail=detail), 0.0
+        )
+        self._skip(kernel, detail)
+
+    def _store(self, kernel: _Certified, verdict: Rejected, seconds: float) -> None:
+        """One more trial of the candidate, which stands from now on: it is nobody's best any more."""
+        if kernel.record is kernel.origin:
+            self.project.append(
+                Trial(candidate=kernel.candidate, outcome=verdict, started=time.time() - seconds, seconds=seconds)
+            )  # fmt: skip
 
     def _turn_down(self, kernel: _Certified, timing: DispatchTiming) -> Entry:
         i = timing.interval

@@ -55,6 +55,8 @@ def judge_file(
 
 
 def _text(source: Path) -> str:
+    if source.exists() and not source.is_file():
+        raise NotFound(f"{source} is no file", hint="name a .cpp or .cu file")
     try:
         return source.read_text()
     except (OSError, ValueError) as error:

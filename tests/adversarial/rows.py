@@ -12,7 +12,7 @@ from kernelforge.verify.types import RejectReason
 
 HERE = Path(__file__).parent
 ACCEPTED = "accepted"
-VERDICTS = frozenset({ACCEPTED, *RejectReason})
+VERDICTS = frozenset({ACCEPTED, "build_failure", *RejectReason})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,14 @@ CPU_ROWS = (
     Row("v6_most_of_the_sum", "sum", ("wrong_value",)),
     Row("v7_identity_relu", "relu", ("wrong_value",)),
     Row("v7_naive_variance", "layer_norm", ("wrong_value",)),
+    Row("h5_swaps_the_glue", "relu", ("build_failure",)),
+    Row("t9_rounds_up", "relu", ("launch_error",)),
+    Row("t9_flushes", "relu", ("launch_error",)),
+    Row("t9_one_level", "relu", ("forbidden",)),
+    Row("t4_openmps_clock", "relu", ("forbidden",)),
+    Row("h5_out_of_step", "relu", ("tamper",)),
+    Row("h5_writes_code", "relu", ("tamper",)),
+    Row("s2_heap_of_exceptions", "relu", ("forbidden",)),
     Row("v8_no_affine", "layer_norm", ("wrong_value",)),
     Row("v8_no_bias", "add", ("wrong_value",)),
     Row("v10_small_sizes_only", "softmax", ("wrong_value",)),
@@ -147,7 +155,7 @@ CPU_ROWS = (
     Row("x_null_write", "relu", ("crash",), process=True),
     Row("x_trap", "relu", ("crash",), process=True),
     Row("x_stack_overflow", "relu", ("crash",), process=True),
-    Row("x_exception", "relu", ("crash",), process=True),
+    Row("x_exception", "relu", ("forbidden",)),
     Row("x_crash_in_a_constructor", "relu", ("crash",), process=True),
     Row("x_missing_symbol", "relu", ("crash",), audited=False, process=True),
     Row("x_error_code", "relu", ("launch_error",), process=True),

@@ -18,9 +18,10 @@ _PLAIN = frozenset({
     "__cxa_finalize", "__gmon_start__", "_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__stack_chk_fail",
     "__tls_get_addr", "__errno_location", "__cpu_model", "__cpu_indicator_init", "__dso_handle", "workspace_bytes",
     "_GLOBAL_OFFSET_TABLE_", "__cxa_guard_acquire", "__cxa_guard_release", "__cxa_guard_abort", "__cxa_pure_virtual",
-    # an assertion or an exception that ends the process is seen as the crash that it is
-    "abort", "__assert_fail", "_Unwind_Resume", "__gxx_personality_v0", "__cxa_allocate_exception", "__cxa_throw",
-    "__cxa_free_exception", "__cxa_begin_catch", "__cxa_end_catch", "__cxa_rethrow", "__cxa_call_unexpected",
+    # An assertion that ends the process is seen as the crash that it is. Exceptions are not thrown: they are memory of
+    # any size, allocated and kept.
+    "abort", "__assert_fail", "_Unwind_Resume", "__gxx_personality_v0", "__cxa_begin_catch", "__cxa_end_catch",
+    "__cxa_rethrow", "__cxa_call_unexpected",
     "__clang_call_terminate", "_ZSt9terminatev",
 })  # fmt: skip
 _MATH = (
@@ -36,7 +37,8 @@ _PATTERN = re.compile(
     r"|_ZGV[a-zA-Z0-9]+_\w+"  # vectors of math functions
     r"|__[a-z]+((qi|hi|si|di|ti|hf|bf|sf|df|xf|tf|hc|sc|dc|xc|tc)+[0-9]?)"  # arithmetic of the compiler's library
     r"|(GOMP_(?!target|offload|alloc|free)|__kmpc_)\w+"
-    r"|omp_(get|in|test|set|unset|init|destroy)_(?!num_threads)\w+|omp_(get|set)_wtick|omp_get_num_threads"
+    # Of what OpenMP sets only locks: all else outlives the call and slows eager itself.
+    r"|omp_(test|set|unset|init|destroy)_(nest_)?lock(_with_hint)?|omp_in_\w+|omp_get_(?!wtime|affinity)\w+"
     r"|_ZSt\d+__throw_\w+|_ZT[IVS](N10__cxxabiv1\d+\w+|[a-z])"  # exceptions and their type information
     r"|__(asan|ubsan)_\w+"
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kernelforge.audit.machine_code import forbidden_instructions
 
-_PT_LOAD, _PT_DYNAMIC, _PT_TLS, _PT_GNU_RELRO, _PF_X, _PF_W = 1, 2, 7, 0x6474E552, 1, 2
+_PT_LOAD, _PT_DYNAMIC, _PT_TLS, _PT_GNU_STACK, _PT_GNU_RELRO, _PF_X, _PF_W = 1, 2, 7, 0x6474E551, 0x6474E552, 1, 2
 _EM_X86_64 = 62
 _DT_NEEDED, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 6, 10, 15, 29
 _DT_INIT, _DT_INIT_ARRAY, _DT_INIT_ARRAYSZ = 12, 25, 27
@@ -123,6 +123,10 @@ class _Reader:
         for index in range(self.program_count):
             at = self.program_offset + index * self.program_size
             kind, flags, offset, _address, _physical, size = struct.unpack_from("<IIQQQQ", self.data, at)
+            if kind == _PT_LOAD and flags & _PF_X and flags & _PF_W:
+                found.add("code that is writable")
+            if kind == _PT_GNU_STACK and flags & _PF_X:
+                found.add("an executable stack")
             if kind == _PT_LOAD and flags & _PF_X:
                 found.update(forbidden_instructions(self.data[offset : offset + size]))
         return tuple(sorted(found))

@@ -65,7 +65,7 @@ def _decode(code: bytes, at: int) -> tuple[str, int]:
         name, end = _two_bytes(code, at + 1)
         return name, end - start
     return ("int 0x80" if opcode == 0xCD and code[at + 1] == 0x80 else ""), _one_byte(
-        code, at, 2 if operand_16 else 4, wide
+        code, at, 2 if operand_16 and not wide else 4, wide
     ) - start
 
 

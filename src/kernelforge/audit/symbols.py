@@ -159,7 +159,8 @@ def _unusual(binary: SharedObject) -> Finding | None:
 
 
 def _code_sentence(instructions: Iterable[str]) -> str:
-    return f"the machine code holds {', '.join(instructions)}: a kernel makes no system calls and reads no clocks"
+    held = ", ".join(instructions)
+    return f"the machine code holds {held}: a kernel makes no system calls, reads no clocks and keeps its code"
 
 
 def _sentence(symbols: Iterable[str], what: str) -> str:

@@ -41,8 +41,6 @@ LAUNCH_ALLOWANCE_US = 12.0
 """What a call may take longer by the judge's clock than reported: clocks, launches, the step to the next set."""
 RESTORE_BYTES_PER_US = 2000.0
 """A slow memory's copying speed."""
-_POISONED = b"\xff" * 4
-"""What the runner leaves somewhere in each output before every timed call."""
 MOST_CALLS = {"cpu": 2000, "cuda": 128}
 """Of a block. On CUDA each 32 calls are preceded by a millisecond of other work, which keeps the device busy until they
 are queued; and its clock needs no more of them."""
@@ -282,11 +280,11 @@ class _PointClock:
         reply = self._eager.time_slots(0, len(self._point.sets), iterations=iterations)
         return _Block.of(reply.samples_ns, self._clock_us)
 
-    def candidate_block(self, iterations: int, *, collect: bool = False) -> _Block | Rejected:
+    def candidate_block(self, iterations: int, *, collect: bool = False, prepare: bool = False) -> _Block | Rejected:
         """The same of the candidate; with `collect` the outputs that the timed calls left are judged."""
         self._settle()
         reply = self._session.time_slots(
-            0, len(self._point.sets), iterations=iterations, collect=collect, read=self._point.checked
+            0, len(self._point.sets), iterations=iterations, collect=collect, prepare=prepare, read=self._point.checked
         )
         rejected = self._judge(reply, collect=collect)
         if rejected is not None:
@@ -352,6 +350,12 @@ class _PointClock:
         rejected = Rejected(reason=RejectReason.TIMING_SUSPECT, case=self.where, detail=detail)
         return _ClockMismatch(rejected=rejected)
 
+    def _right_alone(self, position: int, prepared: PreparedCase) -> bool:
+        reply = self._session.run_slot(position)
+        if isinstance(reply, RunnerDeath):
+            return False
+        return not isinstance(judge_reply(self._variant, prepared, reply, History()), Rejected)
+
     def _judge(self, reply: TimeReply | RunnerDeath, *, collect: bool) -> Rejected | None:
         if isinstance(reply, RunnerDeath):
             return death(reply, self.where)
@@ -361,10 +365,10 @@ class _PointClock:
             outputs = reply.outputs[position] if not reply.error else ()
             judged = judge_reply(self._variant, prepared, reply, self._history, outputs)
             if isinstance(judged, Rejected):
-                # Right in every case, and now the poison of a timed call is left: such calls were skipped.
-                skipped = judged.reason is RejectReason.WRONG_VALUE and any(_POISONED in data for data in outputs)
+                # Right on its own, and wrong among timed calls: such calls were skipped.
+                skipped = judged.reason is RejectReason.WRONG_VALUE and self._right_alone(position, prepared)
                 reason = RejectReason.STALE_OUTPUT if skipped else judged.reason
-                detail = f"not written in full when called in a row; {judged.detail}" if skipped else judged.detail
+                detail = f"not computed in full when called in a row; {judged.detail}" if skipped else judged.detail
                 return Rejected(
                     reason=reason, case=f"{judged.case}, while timed", detail=detail, worst_abs=judged.worst_abs
                 )
@@ -416,7 +420,7 @@ def _measure_point(
 def _sample(clock: _PointClock, sets: int, protocol: Protocol, budget_s: float) -> _Samples | Rejected:
     """Alternate blocks until precise enough, clearly slow, or out of time."""
     deadline = time.monotonic() + budget_s
-    first = clock.candidate_block(sets, collect=True)
+    first = clock.candidate_block(sets, collect=True, prepare=True)
     if isinstance(first, Rejected):
         return first
     eager_calls = clock.calls_like(clock.eager_block(sets))

@@ -123,7 +123,7 @@ def _c_double(value: float) -> str:
 
 
 def glue(variant: Variant, backend: str) -> str:
-    """The generated tail of the source: the uniform entry of the runner and the guarded entry of the run time."""
+    """The generated middle of the source: the uniform entry of the runner and the guarded entry of the run time."""
     types = c_types(backend)
     arguments = []
     position = 0

@@ -52,12 +52,15 @@ def tvm_ffi_include() -> Path:
 
 
 def full_source(candidate: Candidate, variant: Variant) -> str:
-    """Prelude, candidate and glue as one translation unit; messages refer to the candidate's own lines."""
+    """Prelude, glue and candidate as one translation unit; messages refer to the candidate's own lines.
+
+    The candidate comes last: no macro of its own may change what is generated.
+    """
     suffix = ".cu" if candidate.backend == "cuda" else ".cpp"
     return (
         f"{prelude(variant, candidate.backend)}\n"
+        f'#line 1 "glue{suffix}"\n{glue(variant, candidate.backend)}\n'
         f'#line 1 "kernel{suffix}"\n{candidate.source}\n'
-        f'#line 1 "glue{suffix}"\n{glue(variant, candidate.backend)}'
     )
 
 

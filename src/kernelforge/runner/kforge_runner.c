@@ -47,12 +47,13 @@
 #define MAX_SLOTS 256
 #define MESSAGE_BYTES 512
 #define PAGE 4096u
-#define POISON_BYTES 4u
+#define SPOILED_BYTES 4u
+#define SMALL_BYTES (1u << 16)
 #define WORKSPACE_BIT MAX_BUFFERS /* the workspace's bit in `broken` */
 
 enum { OP_READY = 1, OP_LOAD = 2, OP_RUN = 3, OP_TIME = 4, OP_UNLOAD = 5, OP_QUIT = 6 };
 enum { KIND_INPUT = 0, KIND_INOUT = 1, KIND_OUTPUT = 2 };
-enum { FLAG_EXACT = 1, FLAG_BATCH = 2, FLAG_COLLECT = 4 };
+enum { FLAG_EXACT = 1, FLAG_BATCH = 2, FLAG_COLLECT = 4, FLAG_PREPARE = 8 };
 enum {
     ERROR_NONE = 0,
     ERROR_REQUEST = 1,    /* the command contradicts itself: a fault of the judge */
@@ -121,7 +122,6 @@ static invoke_function candidate_invoke;
 static workspace_function candidate_workspace;
 static int control_fd = -1;
 static uint64_t canary_key;
-static uint32_t call_number;
 static uint8_t *scratch;
 static size_t scratch_bytes;
 static reply answer;
@@ -418,9 +418,23 @@ static int slot_load(const request *q, const int *fds, int fd_count) {
     return slot_workspace(s) || finish() ? -1 : 0;
 }
 
-/* Inputs as given, outputs and workspace poisoned; the poison alternates so that no constant passes for a result. */
+static uint32_t call_number;
+
+static uint64_t draw(void) {
+    static uint64_t state;
+    state = (state ^ canary_key) * 0x9E3779B97F4A7C15u + 1;
+    return state >> 20;
+}
+
+/* nan or a huge number; after some calls also one that may well be a result, lest a candidate know the judge by it. */
+static int draw_poison(void) {
+    static const uint8_t poisons[] = {0xff, 0x7f, 0x3f};
+    return call_number++ < 4 ? poisons[call_number % 2] : poisons[draw() % sizeof poisons];
+}
+
+/* Inputs as given, outputs and workspace poisoned; the poison varies so that no constant passes for a result. */
 static int slot_prepare(slot *s) {
-    int poison = call_number++ % 2 ? 0x7f : 0xff;
+    int poison = draw_poison();
     for (uint32_t i = 0; i < s->shape.buffers; i++) {
         const buffer_request *b = &s->shape.buffer[i];
         if (b->kind == KIND_INPUT && s->intact) continue;
@@ -429,7 +443,7 @@ static int slot_prepare(slot *s) {
             return -1;
     }
     s->intact = 1;
-    return s->workspace.live ? fill(s->workspace.data, poison, s->workspace.size) : 0;
+    return s->workspace.live ? fill(s->workspace.data, draw() % 2 ? 0xff : 0x7f, s->workspace.size) : 0;
 }
 
 /* Copy results out, and note what was changed that must not be. */
@@ -470,6 +484,17 @@ static int invoke(slot *s, void *const *pointers) {
 #endif
 }
 
+#if defined(__x86_64__)
+/* Rounding mode, flushing of subnormal numbers, traps: what a call changes there, it changes for the whole process. */
+static uint32_t arithmetic_mode(void) {
+    uint16_t x87;
+    __asm__ volatile("fnstcw %0" : "=m"(x87));
+    return (__builtin_ia32_stmxcsr() & 0xffc0u) << 16 | x87;
+}
+#else
+static uint32_t arithmetic_mode(void) { return 0; }
+#endif
+
 static int launch_failed(int status, uint64_t at) {
     if (status == 0) return 0;
     answer.failed_at = (int64_t)at;
@@ -487,9 +512,12 @@ static int command_run(const request *q) {
     answer.workspace_bytes = s->workspace_bytes;
     if (slot_prepare(s) || finish()) return -1;
     slot_pointers(s, pointers);
+    uint32_t mode = arithmetic_mode();
     uint64_t start = now_ns();
     int status = invoke(s, pointers);
     int failed = launch_failed(status, 0) || finish();
+    if (!failed && arithmetic_mode() != mode)
+        failed = fail(ERROR_LAUNCH, 0, "launch left another rounding mode or flushing of subnormal numbers behind");
     answer.total_ns = now_ns() - start;
     return failed ? -1 : slot_collect(s);
 }
@@ -532,22 +560,42 @@ static slot *rotate(const request *q, uint64_t at, void **pointers) {
     return s;
 }
 
-/* Poison an element of each output, somewhere: whether a call may be skipped cannot be told by looking at parts of the
- * output. As few bytes as there can be: where a candidate looks, it is not to find them often. */
+static int copy_element(uint8_t *data, size_t to, size_t from) {
+#ifdef KFORGE_CUDA
+    return DEVICE(cudaMemcpyAsync(data + to, data + from, SPOILED_BYTES, cudaMemcpyDeviceToDevice, stream)) ? -1 : 0;
+#else
+    memcpy(data + to, data + from, SPOILED_BYTES);
+    return 0;
+#endif
+}
+
+static int fill_in_order(void *data, int value, size_t bytes) {
+#ifdef KFORGE_CUDA
+    return DEVICE(cudaMemsetAsync(data, value, bytes, stream)) ? -1 : 0;
+#else
+    memset(data, value, bytes);
+    return 0;
+#endif
+}
+
+/* Before a timed call, outside its window: a few elements of each output somewhere get the values of others, so that
+ * looking at it does not tell whether the call may be skipped; or a small one is poisoned whole, now and then (a large one
+ * that would bring into the caches). The workspace is poisoned: nothing is kept there. */
 static int spoil(slot *s) {
-    static uint64_t state;
     for (uint32_t i = 0; i < s->shape.buffers; i++) {
         const buffer_request *b = &s->shape.buffer[i];
-        if (b->kind != KIND_OUTPUT || b->size < POISON_BYTES) continue;
-        state = (state ^ canary_key) * 0x9E3779B97F4A7C15u + 1;
-        char *place = (char *)s->buffer[i].data + (state >> 20) % (b->size / POISON_BYTES) * POISON_BYTES;
-#ifdef KFORGE_CUDA
-        if (DEVICE(cudaMemsetAsync(place, 0xff, POISON_BYTES, stream))) return -1;
-#else
-        memset(place, 0xff, POISON_BYTES);
-#endif
+        size_t elements = b->size / SPOILED_BYTES;
+        if (b->kind != KIND_OUTPUT) continue;
+        if (elements < 2 || (b->size <= SMALL_BYTES && draw() % 4 == 0)) {
+            if (fill_in_order(s->buffer[i].data, draw_poison(), b->size)) return -1;
+            continue;
+        }
+        for (int place = 0; place < 4; place++) {
+            size_t to = draw() % elements, from = (to + 1 + draw() % (elements - 1)) % elements;
+            if (copy_element(s->buffer[i].data, to * SPOILED_BYTES, from * SPOILED_BYTES)) return -1;
+        }
     }
-    return 0;
+    return s->workspace.live ? fill_in_order(s->workspace.data, 0x7f, s->workspace.size) : 0;
 }
 
 static int time_batch(const request *q) {
@@ -639,7 +687,7 @@ static int command_time(const request *q, const int *fds, int fd_count) {
     uint64_t *samples = map_fd(fds[0], q->iterations * sizeof *samples, PROT_READ | PROT_WRITE);
     if (samples == MAP_FAILED) return fail(ERROR_REQUEST, errno, "cannot map the samples");
     int failed = 0;
-    for (uint32_t i = 0; i < q->count && !failed && q->flags & FLAG_COLLECT; i++)
+    for (uint32_t i = 0; i < q->count && !failed && q->flags & FLAG_PREPARE; i++)
         failed = slot_prepare(&slots[q->slot + i]);
     failed = failed || finish();
     for (uint64_t i = 0; i < q->warmup && !failed; i++) {

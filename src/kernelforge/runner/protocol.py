@@ -37,7 +37,7 @@ Bytes: TypeAlias = "bytes | bytearray | memoryview"
 
 _MAGIC, _VERSION = 0x4B464F52, 1
 READY, LOAD, RUN, TIME, UNLOAD, QUIT = range(1, 7)
-FLAG_EXACT, FLAG_BATCH, FLAG_COLLECT = 1, 2, 4
+FLAG_EXACT, FLAG_BATCH, FLAG_COLLECT, FLAG_PREPARE = 1, 2, 4, 8
 _DYING, _HAS_WORKSPACE, _HAS_FFI = 1, 2, 4
 _FENCES: Mapping[Fence, int] = {"user": 8, "network": 16, "files": 32}
 _KINDS = {"input": 0, "inout": 1, "output": 2}

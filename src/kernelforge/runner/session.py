@@ -204,13 +204,15 @@ class RunnerSession:
 
     def time_slots(
         self, first: int, count: int, *, iterations: int, warmup: int = 1, flush_bytes: int = 0,
-        batch: bool = False, collect: bool = False, read: Container[int] | None = None,
+        batch: bool = False, collect: bool = False, prepare: bool = True,
+        read: Container[int] | None = None,
     ) -> TimeReply | RunnerDeath:  # fmt: skip
         """Call the candidate `iterations` times, the i-th on slot first + i % count; see the module's docstring.
 
         Args:
             warmup: untimed calls before.
             collect: poison the outputs before, and afterwards return them and check inputs and canaries.
+            prepare: False leaves out what collecting does before: the slots stay as the calls before left them.
             read: positions of the sets whose outputs are wanted, all by default; the runner is not told which.
 
         Raises:
@@ -221,6 +223,7 @@ class RunnerSession:
         layouts = [self._slot(slot) for slot in range(first, first + count)]
         protocol.check_timing(count, iterations)
         flags = (protocol.FLAG_BATCH if batch else 0) | (protocol.FLAG_COLLECT if collect else 0)
+        flags |= protocol.FLAG_PREPARE if collect and prepare else 0
         nonce = secrets.randbits(64)
         message = protocol.pack_command(
             protocol.TIME, nonce=nonce, slot=first, count=count, flags=flags, iterations=iterations, warmup=warmup,

@@ -13,6 +13,7 @@ from kernelforge.operators import Domain, get_operator
 from kernelforge.verify.layout import place, torch_dtype
 
 SPIKE = 1.0e4
+LARGEST_INT64 = 3_037_000_499
 _WIDE = frozenset({"scaled", "spike", "mixed", "nonfinite", "offset"})
 """Distributions in which integers are drawn from the dtype's whole range, not from the captured values."""
 
@@ -110,10 +111,12 @@ def _integers(
     if limit is not None:
         return torch.randint(max(limit, 1), shape, generator=generator, device=device).to(dtype)
     info = torch.iinfo(dtype)
-    low, high = max(info.min, -(2**30)), min(info.max, 2**30)
+    # Beyond 32 bits where the dtype goes beyond them; but products of two do not overflow.
+    most = LARGEST_INT64 if dtype == torch.int64 else 2**30
+    low, high = max(info.min, -most), min(info.max, most)
     values = torch.randint(low, high, shape, generator=generator, device=device)
     # Sizes of all orders: most numbers below 2**30 are near it, and a kernel may go wrong at 128 or at 2**24.
-    shifts = torch.randint(31, shape, generator=generator, device=device)
+    shifts = torch.randint(most.bit_length(), shape, generator=generator, device=device)
     return (values >> shifts).to(dtype)
 
 

@@ -19,8 +19,8 @@ from kernelforge.verify.compare import Match, Mismatch, compare
 from kernelforge.verify.prepare import PreparedCase, lower_precisions
 from kernelforge.verify.types import ErrorStatistics, Rejected, RejectReason
 
-POISONS = (0x7F, 0xFF)
-"""Bytes with which the runner fills outputs before a call, alternating."""
+POISONS = (0x7F, 0xFF, 0x3F)
+"""Bytes with one of which the runner fills outputs before a call."""
 
 PAGE, SAMPLED_PAGES = 4096, 1024
 
