@@ -121,6 +121,7 @@ class FakeProject:
 @dataclass(frozen=True)
 class Timing:
     interval: Interval = WINS
+    wrong: str = ""
 
     def to_json(self) -> dict[str, float]:
         return {}
