@@ -22,6 +22,7 @@ import torch
 from benchmarks.harness import write_record
 from kernelforge.benchmark.machine import machine_facts
 from kernelforge.benchmark.protocol import Protocol, measure
+from kernelforge.capture.facts import capability_of
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import Extent, SizePoint, TensorPattern, Variant, VariantRecord
@@ -30,7 +31,7 @@ from kernelforge.errors import HarnessError
 from kernelforge.evaluate.judge import single_threaded
 from kernelforge.evaluate.workbench import Workbench
 from kernelforge.runner.eager import EagerWorker
-from kernelforge.runner.protocol import BufferSet, LoadReply, TimeReply
+from kernelforge.runner.protocol import BufferSet, LoadReply, RunReply, TimeReply
 from kernelforge.search.winners import MIN_SPEEDUP_LOW
 from kernelforge.settings import load_settings
 from kernelforge.verify.prepare import EagerBaseline, named_values
@@ -59,9 +60,14 @@ class EagerAsCandidate:
     def unload(self, slot: int) -> None:
         self._worker.unload(slot)
 
+    def run_slot(self, slot: int) -> RunReply:
+        return self._worker.run_slot(slot)
+
     def time_slots(
-        self, first: int, count: int, *, collect: bool = False, read: Container[int] = (), **options: Any
-    ) -> TimeReply:
+        self, first: int, count: int, *, collect: bool = False, prepare: bool = False,  # noqa: ARG002
+        read: Container[int] = (), **options: Any,
+    ) -> TimeReply:  # fmt: skip
+        """As a runner's session; eager allocates its outputs, so there is nothing to `prepare`."""
         reply = self._worker.time_slots(first, count, **options)
         if not collect:
             return reply
@@ -80,17 +86,13 @@ class Nothing:
 
 def variants(device: Literal["cpu", "cuda"]) -> list[VariantRecord]:
     """Pointwise and reducing operators, small and large."""
-    capability = ""
-    if device == "cuda":
-        major, minor = torch.cuda.get_device_capability()
-        capability = f"sm_{major}{minor}"
 
     def record(operator: str, shape: tuple[int, ...], arguments: dict[str, Any]) -> VariantRecord:
         stride = torch.empty(shape, device="meta").stride()
         pattern = TensorPattern(shape=tuple(map(Extent, shape)), stride=tuple(map(Extent, stride)), dtype="float32")
         variant = Variant(
             operator=operator, arguments=(("input", TensorRef(0)), *arguments.items()), tensors=(pattern,),
-            outputs=(pattern,), device=device, capability=capability,
+            outputs=(pattern,), device=device, capability=capability_of(device),
         )  # fmt: skip
         point = SizePoint(dims={}, scalars={}, calls=1, eager_us=10.0)
         return VariantRecord(variant=variant, points=(point,), share=0.2)

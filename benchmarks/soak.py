@@ -27,6 +27,7 @@ from benchmarks.harness import write_record
 from kernelforge.audit.types import AuditKind, AuditLabel
 from kernelforge.benchmark.protocol import Protocol
 from kernelforge.build.backends import get_backend
+from kernelforge.capture.facts import capability_of
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import Extent, SizePoint, TensorPattern, Variant, VariantRecord
@@ -203,16 +204,10 @@ def plan(candidates: int, hostile: float, seed: int, device: Device = "cpu") -> 
 
 def relu_record(device: Device = "cpu") -> VariantRecord:
     """relu of [4, 1000]."""
-    capability = ""
-    if device == "cuda":
-        import torch
-
-        major, minor = torch.cuda.get_device_capability()
-        capability = f"sm_{major}{minor}"
     pattern = TensorPattern(shape=(Extent(4), Extent(1000)), stride=(Extent(1000), Extent(1)), dtype="float32")
     variant = Variant(
         operator="relu", arguments=(("input", TensorRef(0)), ("inplace", False)), tensors=(pattern,),
-        outputs=(pattern,), device=device, capability=capability,
+        outputs=(pattern,), device=device, capability=capability_of(device),
     )  # fmt: skip
     point = SizePoint(dims={}, scalars={}, calls=1, eager_us=10.0)
     return VariantRecord(variant=variant, points=(point,), share=1.0)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kernelforge.benchmark.protocol import representative_points
+from kernelforge.benchmark.points import representative_points
 from kernelforge.benchmark.statistics import Pairs, median, paired_interval, variant_interval
 from kernelforge.benchmark.types import Interval
 from kernelforge.cards.bind import to_bound
@@ -336,7 +336,6 @@ class _DeviceClock:
 
 def _inputs(record: VariantRecord, point: SizePoint, examples: ExampleStore) -> list[Tensor]:
     """The captured tensors of the point, or drawn ones where none are stored, on the variant's device."""
-
     variant = record.variant
     if point.example and examples.has(point.example):
         return examples.get(point.example, device=variant.device)

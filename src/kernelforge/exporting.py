@@ -128,10 +128,7 @@ class _Exporter:
         certified = [c for c in map(self._certify_choice, choices) if c is not None]
         entries: list[Entry] = []
         narrowed: list[_Certified] = []
-        for kernel, timing in zip(certified, self._time(certified), strict=True):
-            if timing.wrong:
-                self._refuse(kernel, timing.wrong)
-                continue
+        for kernel, timing in self._time(certified):
             if timing.interval.low > MIN_SPEEDUP_LOW or kernel.origin.variant.id in picked:
                 entries.append(_entry(kernel, timing, Use()))
                 continue
@@ -140,10 +137,7 @@ class _Exporter:
                 narrowed.append(smaller)
             else:
                 entries.append(self._turn_down(kernel, timing))
-        for kernel, timing in zip(narrowed, self._time(narrowed), strict=True):
-            if timing.wrong:
-                self._refuse(kernel, timing.wrong)
-                continue
+        for kernel, timing in self._time(narrowed):
             if timing.interval.low > MIN_SPEEDUP_LOW:
                 entries.append(_entry(kernel, timing, Use()))
                 least = kernel.record.variant.min_elements
@@ -207,18 +201,23 @@ class _Exporter:
             return None
         return replace(kernel, scored=replace(kernel.scored, verdict=verdict))
 
-    def _time(self, kernels: Sequence[_Certified]) -> list[DispatchTiming]:
+    def _time(self, kernels: Sequence[_Certified]) -> list[tuple[_Certified, DispatchTiming]]:
+        """Those that are right through dispatch, each with its timing; the others are refused."""
         if not kernels:
             return []
         provisional = self.output.with_name(f".{self.output.name}.provisional")
         try:
             write_package(provisional, [_entry(k, None, Use()) for k in kernels], header=self.header)
-            timings = time_through_dispatch(
+            timings = list(time_through_dispatch(
                 provisional, [k.record for k in kernels], self.project.examples, self.workshop.settings, say=self.say
-            )
-            return list(timings)
+            ))  # fmt: skip
         finally:
             provisional.unlink(missing_ok=True)
+        timed = list(zip(kernels, timings, strict=True))
+        for kernel, timing in timed:
+            if timing.wrong:
+                self._refuse(kernel, timing.wrong)
+        return [(kernel, timing) for kernel, timing in timed if not timing.wrong]
 
     def _narrow(self, kernel: _Certified, timing: DispatchTiming) -> _Certified | None:
         """The kernel for only those sizes that win, built and certified for them; None if there are none."""

@@ -57,6 +57,7 @@ CPU_ROWS = (
     Row("v7_naive_variance", "layer_norm", ("wrong_value",)),
     Row("h5_swaps_the_glue", "relu", ("build_failure",)),
     Row("t9_rounds_up", "relu", ("launch_error",)),
+    Row("t9_rounds_up_later", "relu", ("launch_error",)),
     Row("t9_flushes", "relu", ("launch_error",)),
     Row("t9_one_level", "relu", ("forbidden",)),
     Row("t4_openmps_clock", "relu", ("forbidden",)),

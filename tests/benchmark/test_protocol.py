@@ -11,7 +11,8 @@ import torch
 
 from kernelforge.benchmark import protocol
 from kernelforge.benchmark.machine import MachineFacts, machine_facts
-from kernelforge.benchmark.protocol import Protocol, TimedPoint, measure, representative_points, rotating_sets
+from kernelforge.benchmark.points import TimedPoint, representative_points, rotating_sets
+from kernelforge.benchmark.protocol import Protocol, measure
 from kernelforge.benchmark.roofline import floor_us, traffic_bytes
 from kernelforge.benchmark.types import Measurement
 from kernelforge.build.backends import get_backend

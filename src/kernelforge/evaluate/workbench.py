@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelforge.benchmark.machine import MachineFacts
-from kernelforge.benchmark.protocol import TimedPoint, representative_points, rotating_sets
+from kernelforge.benchmark.points import TimedPoint, representative_points, rotating_sets
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import SizePoint, VariantRecord
 from kernelforge.errors import HarnessError

@@ -495,6 +495,11 @@ static uint32_t arithmetic_mode(void) {
 static uint32_t arithmetic_mode(void) { return 0; }
 #endif
 
+static int mode_changed(uint32_t before) {
+    if (arithmetic_mode() == before) return 0;
+    return fail(ERROR_LAUNCH, 0, "launch left another rounding mode or flushing of subnormal numbers behind");
+}
+
 static int launch_failed(int status, uint64_t at) {
     if (status == 0) return 0;
     answer.failed_at = (int64_t)at;
@@ -516,8 +521,7 @@ static int command_run(const request *q) {
     uint64_t start = now_ns();
     int status = invoke(s, pointers);
     int failed = launch_failed(status, 0) || finish();
-    if (!failed && arithmetic_mode() != mode)
-        failed = fail(ERROR_LAUNCH, 0, "launch left another rounding mode or flushing of subnormal numbers behind");
+    failed = failed || mode_changed(mode);
     answer.total_ns = now_ns() - start;
     return failed ? -1 : slot_collect(s);
 }
@@ -686,6 +690,7 @@ static int command_time(const request *q, const int *fds, int fd_count) {
         if (!slots[q->slot + i].used) return fail(ERROR_REQUEST, 0, "TIME of an empty slot");
     uint64_t *samples = map_fd(fds[0], q->iterations * sizeof *samples, PROT_READ | PROT_WRITE);
     if (samples == MAP_FAILED) return fail(ERROR_REQUEST, errno, "cannot map the samples");
+    uint32_t mode = arithmetic_mode();
     int failed = 0;
     for (uint32_t i = 0; i < q->count && !failed && q->flags & FLAG_PREPARE; i++)
         failed = slot_prepare(&slots[q->slot + i]);
@@ -694,7 +699,7 @@ static int command_time(const request *q, const int *fds, int fd_count) {
         slot *s = rotate(q, i, pointers);
         failed = s == NULL || launch_failed(invoke(s, pointers), 0);
     }
-    failed = failed || finish() || (batch ? time_batch(q) : time_calls(q, samples));
+    failed = failed || finish() || (batch ? time_batch(q) : time_calls(q, samples)) || mode_changed(mode);
     for (uint32_t i = 0; i < q->count && !failed && q->flags & FLAG_COLLECT; i++)
         failed = slot_collect(&slots[q->slot + i]);
     munmap(samples, q->iterations * sizeof *samples);

@@ -24,7 +24,7 @@ from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, Reject
 
 REPEATS = 3
 SHORT_RUNS = 3
-"""After many calls in a row some few more, judged each time: what skips calls may have been lucky at the end."""
+"""After many calls in a row some few more, on what those left: what skips calls may have been lucky at the end."""
 NO_ERROR = ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0)
 
 
@@ -116,9 +116,11 @@ def recheck(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCa
         if isinstance(loaded, RunnerDeath):
             return death(loaded, where)
     passed: list[CasePassed] = []
-    for count in (calls, *[len(cases)] * SHORT_RUNS):
+    for turn, count in enumerate((calls, *[len(cases)] * SHORT_RUNS)):
         # A number of calls that nobody can count on: which call is the last is not to be known in advance.
-        reply = session.time_slots(0, len(cases), iterations=count + secrets.randbelow(16), warmup=0, collect=True)
+        reply = session.time_slots(
+            0, len(cases), iterations=count + secrets.randbelow(16), warmup=0, collect=True, prepare=turn == 0
+        )
         if isinstance(reply, RunnerDeath):
             return death(reply, where)
         for position, prepared in enumerate(cases):
