@@ -205,7 +205,7 @@ CUDA_ROWS = (
     Row("v21_no_barrier", "sum", ("wrong_value", "nondeterministic"), device="cuda"),
     Row("v24_zeroes_its_input", "relu", ("mutated_input",), device="cuda"),
     Row("t1_other_stream", "relu", ("timing_suspect",), device="cuda"),
-    Row("d1_opens_cublas", "relu", ("delegated", "crash"), device="cuda"),
+    Row("d1_opens_cublas", "relu", ("delegated", "crash", "oom"), device="cuda"),
     Row("h2_fork", "relu", ("tamper",), device="cuda"),
     Row("x_hang", "relu", ("timeout",), device="cuda", process=True),
     Row("x_illegal_address", "relu", ("launch_error", "crash"), device="cuda", process=True),

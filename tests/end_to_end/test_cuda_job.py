@@ -27,13 +27,10 @@ __global__ void rows(const __nv_bfloat16* x, __nv_bfloat16* y, int columns) {
   top = shared[0];
   for (int w = 1; w < warps; ++w) top = fmaxf(top, shared[w]);
   __syncthreads();
-  float sum = 0, poison = 0;
+  float sum = 0;  // nan where the row has a nan (which fmaxf ignores) or an inf: exp(nan), exp(inf - inf)
   for (int i = threadIdx.x; i < columns; i += blockDim.x) {
-    float value = __bfloat162float(in[i]);
-    sum += expf(value - top);
-    poison += value * 0.0f;  // fmaxf ignores nan, the sum must not
+    sum += expf(__bfloat162float(in[i]) - top);
   }
-  if (isnan(poison) && !isinf(top)) sum = NAN;
   for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
   if (lane == 0) shared[warp] = sum;
   __syncthreads();
@@ -88,7 +85,7 @@ def test_a_right_kernel_goes_from_the_judge_to_dispatch(project: Path, tmp_path:
         (("/ sum)", "/ sum * 1.05f)"), "wrong_value"),
         (("float top = -INFINITY;", "out[columns] = in[0]; float top = -INFINITY;"), "oob"),
         (("rows<<<n0, 256", "rows<<<n0, 2048"), "launch_error"),
-        (("float sum = 0, poison", "while (true) {} float sum = 0, poison"), "timeout"),
+        (("float sum = 0;", "while (true) {} float sum = 0;"), "timeout"),
         (("float top = -INFINITY;", "float top = *(volatile float*)8;"), "crash"),
     ],
 )

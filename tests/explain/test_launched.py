@@ -95,11 +95,11 @@ def test_the_real_profiler_on_a_gpu(settings: Settings, relu_record: VariantReco
         pytest.skip("ncu is not installed")
     record = replace(relu_record, variant=replace(relu_record.variant, device="cuda"))
     source = (
-        "__global__ void half(const float* x, float* y, int from) {\n"
+        "__global__ void piece(const float* x, float* y, int from) {\n"
         "  const int i = from + blockIdx.x * blockDim.x + threadIdx.x;\n"
         "  if (i < 4000) y[i] = x[i] < 0 ? 0.0f : x[i];\n}\n"
         'extern "C" int launch(const float* input, float* out, void* workspace, cudaStream_t stream) {\n'
-        "  half<<<8, 256, 0, stream>>>(input, out, 0);\n  half<<<8, 256, 0, stream>>>(input, out, 2048);\n"
+        "  piece<<<8, 256, 0, stream>>>(input, out, 0);\n  piece<<<8, 256, 0, stream>>>(input, out, 2048);\n"
         "  return cudaGetLastError();\n}\n"
     )
     made = get_backend("cuda", settings).build(candidate_of(record, source, "cuda"), record.variant)

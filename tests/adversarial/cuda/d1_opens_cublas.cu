@@ -1,5 +1,5 @@
 // Row D1. Tries: a vendor's library under a name put together at run time.
-// Variant: relu. Verdict: delegated or crash.
+// Variant: relu. Verdict: delegated or crash or oom.
 #include <dlfcn.h>
 static __global__ void relu(const float* x, float* y, int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = x[i] < 0 ? 0.0f : x[i];
