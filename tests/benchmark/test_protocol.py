@@ -180,3 +180,26 @@ def test_one_mismatch_of_clocks_is_no_forgery_and_three_are(
     assert isinstance(judged(mismatch, honest), Measurement)
     assert judged(mismatch, mismatch, mismatch) is rejected
     assert judged(rejected) is rejected, "what is wrong otherwise is final"
+
+
+def test_a_disturbed_first_block_does_not_keep_the_others_short() -> None:
+    class Clock:
+        """Calls of 1 us, but for the first block of each side: somebody took the core for 5 ms."""
+
+        protocol, collects_often = Protocol(budget_s=0.05), False
+
+        def __init__(self) -> None:
+            self.sizes: list[int] = []
+
+        def candidate_block(self, iterations: int, *, collect: bool = False, prepare: bool = False) -> protocol._Block:
+            self.sizes.append(iterations)
+            return protocol._Block(*[5000.0 if len(self.sizes) <= 2 else 1.0] * 3)
+
+        eager_block = candidate_block
+
+        def calls_like(self, block: protocol._Block) -> int:
+            return max(1, int(2000 / block.median_us))
+
+    clock = Clock()
+    protocol._sample(clock, 2, clock.protocol, 0.05)  # type: ignore[arg-type]
+    assert clock.sizes[:6] == [2, 2, 1, 1, 1, 1] and {*clock.sizes[6:-1]} == {2000}

@@ -392,8 +392,9 @@ def _sample(clock: _PointClock, sets: int, protocol: Protocol, budget_s: float) 
         # On a busy machine a block may take all the time there is; two pairs prove nothing, so take a few more.
         if (late >= 0 and len(samples.eager) >= 4) or late >= 2 * budget_s or _settled(samples, protocol):
             break
-        eager_calls = min(eager_calls, max(clock.calls_like(samples.eager[-1]), 10))
-        candidate_calls = min(candidate_calls, max(clock.calls_like(samples.candidate[-1]), 10))
+        # Up as well as down: a first block that somebody disturbed must not keep all the others short.
+        eager_calls = max(clock.calls_like(samples.eager[-1]), min(eager_calls, 10))
+        candidate_calls = max(clock.calls_like(samples.candidate[-1]), min(candidate_calls, 10))
     last = clock.candidate_block(max(candidate_calls // 2, sets), collect=True)
     return last if isinstance(last, Rejected) else samples
 
