@@ -179,3 +179,19 @@ def test_a_dim_that_is_seen_only_as_a_multiple_is_derived_and_a_remainder_refuse
     assert launch(torch.empty(10), out, 0, 0) == 0 and out[0] == 5
     code = launch(torch.empty(11), torch.empty(11), 0, 0)
     assert refusal_terms(variant)[code - 1] == "shape of input"
+
+
+@pytest.mark.parametrize("backend", ["cpp", pytest.param("cuda", marks=pytest.mark.nvcc)])
+@pytest.mark.parametrize("form", ['#include "{}"\n', "/* */ %: include <{}>\n", '#define HERE "{}"\n#include HERE\n'])
+def test_a_file_of_this_machine_is_no_part_of_a_kernel(tmp_path: Path, backend: str, form: str) -> None:
+    """The cache's key would not know what it holds, and no other machine has it."""
+    (tmp_path / "mine.h").write_text("static const int mine = 1;\n")
+    settings = load_settings({"KFORGE_CACHE_DIR": str(tmp_path / "cache")})
+    made = get_backend(backend, settings, arch="sm_90" if backend == "cuda" else "")
+    standard = "#include <algorithm>\n" + ("#include <cuda_fp16.h>\n" if backend == "cuda" else "#include <omp.h>\n")
+    body = DOUBLE if backend == "cpp" else DOUBLE.replace("void* workspace", "void* workspace, cudaStream_t stream")
+    assert isinstance(made.build(candidate(standard + body, backend=backend), VARIANT), Artifact)
+    source = form.format(tmp_path / "mine.h") + standard + body
+    failed = made.build(candidate(source, backend=backend), VARIANT)
+    assert isinstance(failed, BuildFailure) and failed.reason == "compile_error"
+    assert "mine.h, a file of this machine" in failed.detail

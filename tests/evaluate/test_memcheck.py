@@ -181,11 +181,29 @@ def test_a_kernel_that_dies_without_a_report_is_neither_passed_nor_charged(
 
 
 @pytest.mark.parametrize(
-    "evasion", ['__attribute__((no_sanitize("address")))\n', "#if defined(__SANITIZE_ADDRESS__)\n#endif\n"]
+    "evasion",
+    [
+        '__attribute__((no_sanitize("address")))\n',
+        "#if defined(__SANITIZE_ADDRESS__)\n#endif\n",
+        '#define PASTE(a, b) a##b\n__attribute__((PASTE(no_, sanitize)("address")))\n',
+    ],
 )
 def test_a_source_that_names_the_sanitizers_is_no_pass(check: Callable[[str], MemoryCheck], evasion: str) -> None:
     result = check(evasion + RELU)
     assert isinstance(result, MemoryUnavailable) and "names the sanitizers" in result.reason
+
+
+def test_a_source_that_is_another_one_where_it_is_checked_is_no_pass(check: Callable[[str], MemoryCheck]) -> None:
+    paste = "#define PASTE(a, b) a##b\n#define NAME(a, b) PASTE(a, b)\n"
+    result = check(f"{paste}#if NAME(__SANITI, ZE_ADDRESS__)\nstatic int checked = 1;\n#endif\n{RELU}")
+    assert isinstance(result, MemoryUnavailable) and "another text where it is checked" in result.reason
+
+
+def test_a_source_cannot_see_that_it_is_optimised_less(check: Callable[[str], MemoryCheck]) -> None:
+    """Right where it is checked, beyond its buffer where it runs: unless both are the same program."""
+    condition = "  volatile int one = 1; int two = 2;\n  if (__builtin_constant_p(two) && one) out[n] = 0;\n"
+    result = check(HEAD + LOOP + condition + TAIL)
+    assert isinstance(result, MemoryFailed) and result.tool == ASAN
 
 
 def test_without_the_source_nothing_can_be_said(

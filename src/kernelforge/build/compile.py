@@ -32,6 +32,7 @@ class Toolchain:
         compiler: path; version: its own version line, part of the cache key.
         commands: argument lists, run in order in the scratch; `unit<suffix>` goes in, `kernel.so` comes out.
         target: what a machine needs to run the binary.
+        headers: the folder of the compiler's own headers, if it does not take them for the system's.
     """
 
     backend: str
@@ -40,6 +41,11 @@ class Toolchain:
     version: str
     commands: tuple[tuple[str, ...], ...]
     target: str
+    headers: Path | None = None
+
+
+DEPENDENCIES = ("-MMD", "-MF", "unit.d")
+"""Lets the first command write what the source includes, but for headers of the system."""
 
 
 def tvm_ffi_include() -> Path:
@@ -90,12 +96,45 @@ def build_with(
             if code is None:
                 return BuildFailure(reason="build_timeout", detail=f"the compiler ran longer than {timeout_s:g} s")
             return BuildFailure(reason=_reason(log), detail=trim_errors(log))
+    included = _files_of_this_machine(scratch / "unit.d", toolchain)
+    if included:
+        shutil.rmtree(scratch, ignore_errors=True)
+        detail = (
+            f"kernel{toolchain.suffix} includes {included[0]}, a file of this machine: a kernel is one text, with "
+            "headers of the compiler and the system only; paste what it needs"
+        )
+        return BuildFailure(reason="compile_error", detail=detail)
     record = {
         "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version, "flags": list(flags),
         "log": "\n".join(logs)[:_LOG_LIMIT],
     }  # fmt: skip
     artifact = cache.put(key, scratch, record, seconds=time.perf_counter() - started)
     return replace(artifact, source=candidate.source)
+
+
+def preprocess(
+    toolchain: Toolchain, cache: BuildCache, candidate: Candidate, variant: Variant, *, timeout_s: float = 60.0
+) -> str:
+    """The whole translation unit as the compiler sees it, macros and headers expanded; "" if it does not get so far."""
+    scratch = cache.scratch()
+    try:
+        (scratch / f"unit{toolchain.suffix}").write_text(full_source(candidate, variant))
+        flags = [flag for flag in toolchain.commands[0] if flag not in {"-c", "-o", "kernel.o", *DEPENDENCIES}]
+        code, text = _run([str(toolchain.compiler), *flags, "-E", "-P"], scratch, timeout_s)
+        return text if code == 0 else ""
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _files_of_this_machine(dependencies: Path, toolchain: Toolchain) -> list[str]:
+    """What a source includes besides headers of the compiler and the system: the build's key knows nothing of it."""
+    folder, own = dependencies.parent, toolchain.headers
+    words = re.findall(r"(?:\\\S|\\ |[^\s\\])+", dependencies.read_text())
+    dependencies.unlink()
+    _, _, *names = [word for word in words if word != ":"]  # the target and the unit itself
+    # nvcc also lists what `#line` names: parts of the unit, and no files.
+    files = [name for name in names if name != f"kernel{toolchain.suffix}" and (folder / name).exists()]
+    return [name for name in files if own is None or not (folder / name).resolve().is_relative_to(own)]
 
 
 def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from kernelforge.build.backends.cpp import checked_backend, fills_locals, find_cxx
+from kernelforge.build.backends.cpp import checked_backend, fills_locals, find_cxx, plain_backend
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import Variant
 from kernelforge.errors import EnvironmentMissing, HarnessError
@@ -52,7 +52,9 @@ CAP_BYTES: Mapping[str, int] = {"cpu": 8 << 20, "cuda": 1 << 20}
 """No case larger than this is taken, unless there is no smaller one: checkers slow kernels down up to a hundredfold."""
 LIMITS = Limits(wall_s=60.0, memory_bytes=8 << 30)
 
-_EVASION = re.compile(r"no_sanitize|__SANITIZE_\w+|__[alu]b?san_\w*|address_sanitizer", re.IGNORECASE)
+_EVASION = re.compile(
+    r"no_sanitize|__SANITIZE_\w+|__[alu]b?san_\w*|address_sanitizer|disable_sanitizer_instrumentation", re.IGNORECASE
+)
 """By such names a source can be another program, or unchecked in parts, where it is instrumented."""
 
 _REASONS = {
@@ -123,15 +125,15 @@ def check_instrumented(
     """
     if not artifact.source:
         return MemoryUnavailable(reason="the candidate's source is not at hand")
-    evasion = _EVASION.search(artifact.source)
-    if evasion:
-        return MemoryUnavailable(reason=f"the source names the sanitizers: {evasion[0]}")
+    form = _CheckedForm(artifact=artifact, variant=variant, threads=threads, settings=settings)
     try:
         runner_binary("cpu-asan", settings)
     except (HarnessError, EnvironmentMissing) as error:
         reason = f"the runner cannot be built with {ASAN}: {_last_line(error.message)}"
         return MemoryUnavailable(reason=reason, anywhere=True)
-    form = _CheckedForm(artifact=artifact, variant=variant, threads=threads, settings=settings)
+    evasion = form.evasion()
+    if evasion:
+        return MemoryUnavailable(reason=evasion)
     built = form.build("pattern")
     if isinstance(built, BuildFailure):
         return MemoryUnavailable(reason=f"the checked form does not build: {_last_line(built.detail)}")
@@ -160,12 +162,28 @@ class _CheckedForm:
     threads: int
     settings: Settings
 
-    def build(self, locals_as: Literal["pattern", "zero"]) -> Artifact | BuildFailure:
-        candidate = Candidate(
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(
             variant_id=self.variant.id, source=self.artifact.source, backend="cpp", generator="checked form"
         )  # fmt: skip
+
+    def evasion(self) -> str:
+        """How the source escapes the check, or "": it names what turns it off, or is another text where it is on.
+
+        Told of what the preprocessor leaves: names may be pasted together.
+        """
+        named = _EVASION.search(self.artifact.source)
+        plain = plain_backend(self.settings, self.artifact.target).preprocess(self.candidate, self.variant)
+        named = named or _EVASION.search(plain)
+        if named:
+            return f"the source names the sanitizers: {named[0]}"
+        checked = checked_backend(self.settings, self.artifact.target).preprocess(self.candidate, self.variant)
+        return "" if plain == checked else "the source is another text where it is checked"
+
+    def build(self, locals_as: Literal["pattern", "zero"]) -> Artifact | BuildFailure:
         backend = checked_backend(self.settings, self.artifact.target, locals_as=locals_as)
-        built = backend.build(candidate, self.variant)
+        built = backend.build(self.candidate, self.variant)
         if isinstance(built, Artifact):
             logger.debug("%s: checked form built in %.2f s", self.variant.label, built.seconds)
         return built

@@ -4,8 +4,9 @@ Candidates may use OpenMP. They are compiled with it and linked without its libr
 resolve against the one run time of the host process (torch's, or the runner's). A second run time beside torch's would
 bring a second thread pool that fights with the first for the same cores.
 
-The *checked form* of a candidate is the same source for the same target with AddressSanitizer and UBSan in it. It
-leaves their run time open as well: the runner of the flavour `cpu-asan` brings it.
+The *checked form* of a candidate is the same source for the same target and at the same level of optimisation, which
+a source can ask for, with AddressSanitizer and UBSan in it. It leaves their run time open as well: the runner of the
+flavour `cpu-asan` brings it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from pathlib import Path
 from typing import Literal
 
 from kernelforge.build.cache import BuildCache
-from kernelforge.build.compile import Toolchain, build_with, compiler_version, tvm_ffi_include
+from kernelforge.build.compile import (
+    DEPENDENCIES,
+    Toolchain,
+    build_with,
+    compiler_version,
+    preprocess,
+    tvm_ffi_include,
+)
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import Variant
 from kernelforge.errors import EnvironmentMissing
@@ -32,7 +40,7 @@ _LEVELS = (
     ("x86-64-v2", {"sse4_2", "ssse3", "popcnt", "cx16"}),
 )
 _CHECKED = (
-    "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer",
+    "-O3", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer",
 )  # fmt: skip
 _LOCALS = "-ftrivial-auto-var-init="
 
@@ -50,6 +58,10 @@ class CppBackend:
 
     def build(self, candidate: Candidate, variant: Variant, *, timeout_s: float = 120.0) -> Artifact | BuildFailure:
         return build_with(self.toolchain, self.cache, candidate, variant, timeout_s=timeout_s)
+
+    def preprocess(self, candidate: Candidate, variant: Variant) -> str:
+        """What the compiler makes of the source's macros, headers and conditions: the text that it compiles."""
+        return preprocess(self.toolchain, self.cache, candidate, variant)
 
 
 def cpu_target(cpuinfo: str | None = None) -> str:
@@ -99,7 +111,12 @@ def checked_backend(
     return _backend(settings, arch, (*_CHECKED, *filled))
 
 
-def _create(settings: Settings, arch: str) -> CppBackend:
+def plain_backend(settings: Settings, arch: str = "") -> CppBackend:
+    """The backend of what runs and ships.
+
+    Raises:
+        EnvironmentMissing: no compiler.
+    """
     return _backend(settings, arch, ("-O3",))
 
 
@@ -109,7 +126,7 @@ def _backend(settings: Settings, arch: str, options: tuple[str, ...]) -> CppBack
     march = (f"-march={target}",) if target.startswith("x86-64") else ()
     compile_flags = (
         "-std=c++17", *options, *march, "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast",
-        "-fno-trapping-math", "-I", str(tvm_ffi_include()), "-c", "unit.cpp", "-o", "kernel.o",
+        "-fno-trapping-math", "-isystem", str(tvm_ffi_include()), *DEPENDENCIES, "-c", "unit.cpp", "-o", "kernel.o",
     )  # fmt: skip
     link_flags = ("-shared", "-Wl,-Bsymbolic", "kernel.o", "-o", "kernel.so")
     toolchain = Toolchain(
@@ -119,4 +136,4 @@ def _backend(settings: Settings, arch: str, options: tuple[str, ...]) -> CppBack
     return CppBackend(toolchain=toolchain, cache=BuildCache(folder=settings.cache_dir / "builds"))
 
 
-BACKEND_FACTORY = _create
+BACKEND_FACTORY = plain_backend

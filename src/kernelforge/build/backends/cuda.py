@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelforge.build.cache import BuildCache
-from kernelforge.build.compile import Toolchain, build_with, compiler_version, tvm_ffi_include
+from kernelforge.build.compile import DEPENDENCIES, Toolchain, build_with, compiler_version, tvm_ffi_include
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import Variant
 from kernelforge.errors import EnvironmentMissing
@@ -49,11 +49,17 @@ class CudaBackend:
             # Lines let a memory checker name the place; they are not part of the machine code. No kernel uses every
             # constant of the prelude, so 177 (declared, never referenced) would drown the warnings that matter.
             "-lineinfo", "-diag-suppress", "177",
-            "-shared", "-Xcompiler", "-fPIC", "-Xlinker", "-Bsymbolic", "-I", str(tvm_ffi_include()),
-            "unit.cu", "-o", "kernel.so",
+            "-shared", "-Xcompiler", "-fPIC", "-Xlinker", "-Bsymbolic", "-isystem", str(tvm_ffi_include()),
+            *DEPENDENCIES, "unit.cu", "-o", "kernel.so",
         )  # fmt: skip
         return Toolchain(
-            backend="cuda", suffix=".cu", compiler=self.compiler, version=self.version, commands=(flags,), target=arch
+            backend="cuda",
+            suffix=".cu",
+            compiler=self.compiler,
+            version=self.version,
+            commands=(flags,),
+            target=arch,
+            headers=_headers(self.compiler),
         )
 
 
@@ -84,6 +90,12 @@ def _wheel_places() -> list[str]:
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or []) if spec else []
     return [str(Path(root) / sub / "bin" / "nvcc") for root in roots for sub in ("cu13", "cuda_nvcc")]
+
+
+def _headers(compiler: Path) -> Path:
+    """Where the toolkit of `compiler` has its headers; its wheels spread them over folders beside each other."""
+    root = compiler.resolve().parents[1]
+    return root.parent if root.parent.name == "nvidia" else root
 
 
 def present_arch() -> tuple[str, str]:
