@@ -57,6 +57,10 @@ _EVASION = re.compile(
 )
 """By such names a source can be another program, or unchecked in parts, where it is instrumented."""
 
+_INTROSPECTION = re.compile(r"__builtin_constant_p|is_constant_evaluated")
+"""Asks what the optimiser knows, which is less where the code is instrumented."""
+_INCLUDE = re.compile(r"^.*(?:#|%:).*include.*$", re.MULTILINE)
+
 _REASONS = {
     ASAN: RejectReason.OUT_OF_BOUNDS, "memcheck": RejectReason.OUT_OF_BOUNDS, UBSAN: RejectReason.UNDEFINED_BEHAVIOUR,
     LOCALS: RejectReason.UNINITIALISED, "initcheck": RejectReason.UNINITIALISED,
@@ -174,10 +178,15 @@ class _CheckedForm:
         Told of what the preprocessor leaves: names may be pasted together.
         """
         named = _EVASION.search(self.artifact.source)
-        plain = plain_backend(self.settings, self.artifact.target).preprocess(self.candidate, self.variant)
+        backend = plain_backend(self.settings, self.artifact.target)
+        plain = backend.preprocess(self.candidate, self.variant)
         named = named or _EVASION.search(plain)
         if named:
             return f"the source names the sanitizers: {named[0]}"
+        # The standard's headers may ask, the source may not.
+        headers = replace(self.candidate, source="\n".join(_INCLUDE.findall(self.artifact.source)))
+        if len(_INTROSPECTION.findall(plain)) > len(_INTROSPECTION.findall(backend.preprocess(headers, self.variant))):
+            return "the source asks what the optimiser knows, and may be another program where it is checked"
         checked = checked_backend(self.settings, self.artifact.target).preprocess(self.candidate, self.variant)
         return "" if plain == checked else "the source is another text where it is checked"
 
