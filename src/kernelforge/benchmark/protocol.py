@@ -188,7 +188,11 @@ def _measure_once(
 
 
 class _PointClock:
-    """Blocks of both sides at one point."""
+    """Blocks of both sides at one point, on the CPU with the calling threads of both on one core at a time.
+
+    Cores of one machine differ by a half for microseconds on end, if others use it: two processes on two cores would
+    compare the cores.
+    """
 
     def __init__(
         self, eager: EagerWorker, session: RunnerSession, variant: Variant, point: TimedPoint, protocol: Protocol,
@@ -197,6 +201,7 @@ class _PointClock:
         self._eager, self._session, self._variant = eager, session, variant
         self._point, self.protocol, self._clock_us = point, protocol, clock_us
         self._history = History(passed=1)
+        self._core: int | None = None
         self._excess = math.inf
         # What a kernel changes in place is put back before each call, outside of the timed window.
         restored = sum(b.size_bytes for b in point.sets[0].buffers if b.kind == "inout")
@@ -230,15 +235,18 @@ class _PointClock:
     def eager_block(self, iterations: int) -> _Block:
         """One block of eager calls."""
         self._settle()
-        reply = self._eager.time_slots(0, len(self._point.sets), iterations=iterations)
+        reply = self._eager.time_slots(0, len(self._point.sets), iterations=iterations, core=self._core)
+        if self._variant.device == "cpu":
+            self._core = reply.core
         return _Block.of(reply.samples_ns, self._clock_us)
 
     def candidate_block(self, iterations: int, *, collect: bool = False, prepare: bool = False) -> _Block | Rejected:
         """The same of the candidate; with `collect` the outputs that the timed calls left are judged."""
         self._settle()
         reply = self._session.time_slots(
-            0, len(self._point.sets), iterations=iterations, collect=collect, prepare=prepare, read=self._point.checked
-        )
+            0, len(self._point.sets), iterations=iterations, collect=collect, prepare=prepare,
+            read=self._point.checked, core=self._core,
+        )  # fmt: skip
         rejected = self._judge(reply, collect=collect)
         if rejected is not None:
             return rejected

@@ -121,8 +121,9 @@ class EagerWorker:
         return RunReply(outputs=outputs, seconds=_number(answer, "total_ns") / 1e9, wall_s=wall_s)
 
     def time_slots(
-        self, first: int, count: int, *, iterations: int, warmup: int = 1, flush_bytes: int = 0, batch: bool = False
-    ) -> TimeReply:
+        self, first: int, count: int, *, iterations: int, warmup: int = 1, flush_bytes: int = 0, batch: bool = False,
+        core: int | None = None,
+    ) -> TimeReply:  # fmt: skip
         """Call the operator `iterations` times; the meaning is that of `RunnerSession.time_slots`.
 
         Raises:
@@ -133,7 +134,7 @@ class EagerWorker:
         protocol.check_timing(count, iterations)
         request: dict[str, Json] = {
             "op": "time", "slot": first, "count": count, "iterations": iterations, "warmup": warmup,
-            "flush_bytes": flush_bytes, "batch": batch,
+            "flush_bytes": flush_bytes, "batch": batch, "core": core,
         }  # fmt: skip
         samples_fd = arena.blank_arena(8 * iterations)
         try:
@@ -143,7 +144,11 @@ class EagerWorker:
             samples = () if batch else arena.read_samples(samples_fd, iterations)
         finally:
             os.close(samples_fd)
-        return TimeReply(samples_ns=samples, total_ns=_number(answer, "total_ns"), wall_s=wall_s)
+        ended_on = _number(answer, "core")
+        return TimeReply(
+            samples_ns=samples, total_ns=_number(answer, "total_ns"), wall_s=wall_s,
+            core=ended_on if ended_on >= 0 else None,
+        )  # fmt: skip
 
     def run(
         self, variant: Json, dims: Mapping[str, int], scalars: Mapping[str, float], buffers: Sequence[Buffer]

@@ -129,6 +129,8 @@ class EagerServer:
         iterations, flush_bytes = _int(request["iterations"]), _int(request["flush_bytes"])
         slots = [self._slots[first + i] for i in range(count)]
         self._scratch_of(flush_bytes)  # before the warm-up, which leaves the heap as the timed calls find it
+        if request["core"] is not None:
+            _begin_on(_int(request["core"]))
         with torch.no_grad(), self._autocast(slots[0]):
             self._settle(slots[0])
             for i in range(_int(request["warmup"])):
@@ -136,11 +138,11 @@ class EagerServer:
                 slots[i % count].call()
             self._synchronise()
             if request["batch"]:
-                return {"total_ns": self._time_batch(slots, iterations)}
+                return {"total_ns": self._time_batch(slots, iterations), "core": _present_core()}
             timer = self._time_cuda if self._device == "cuda" else self._time_cpu
             samples = timer(slots, iterations, flush_bytes)
         os.pwrite(fds[0], b"".join(s.to_bytes(8, "little") for s in samples), 0)
-        return {"total_ns": sum(samples)}
+        return {"total_ns": sum(samples), "core": _present_core()}
 
     def _settle(self, slot: Slot) -> None:
         """Untimed calls until the heap has blocks that the outputs fit into.
@@ -310,6 +312,22 @@ def _tie_to(lifeline: int) -> None:
             sys.exit(3)
     except BlockingIOError:
         return
+
+
+def _begin_on(core: int) -> None:
+    """Move this thread there; it may leave again, and threads that it makes are as free as it was before."""
+    allowed = os.sched_getaffinity(0)
+    if core in allowed:
+        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(0, allowed)
+
+
+def _present_core() -> int:
+    """The core that this thread runs on, or -1 where the C library does not tell."""
+    try:
+        return int(ctypes.CDLL(None).sched_getcpu())
+    except AttributeError:
+        return -1
 
 
 def _keep_freed_memory() -> None:

@@ -113,6 +113,7 @@ class TimeReply:
         outputs: with collect, per set the bytes of its outputs after its last call, as in RunReply; () for sets that
             were not to be read.
         inputs_changed, canaries_broken: with collect, over all sets.
+        core: where eager's calls ended, on the CPU.
     """
 
     samples_ns: tuple[int, ...]
@@ -125,6 +126,7 @@ class TimeReply:
     outputs: tuple[tuple[bytearray, ...], ...] = ()
     inputs_changed: tuple[int, ...] = ()
     canaries_broken: tuple[int, ...] = ()
+    core: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +234,12 @@ def pack_load(slot: int, work: BufferSet, layout: Layout, *, exact: bool, nonce:
 
 def pack_command(
     op: int, *, nonce: int, slot: int = 0, count: int = 0, flags: int = 0, iterations: int = 0, warmup: int = 0,
-    flush_bytes: int = 0,
+    flush_bytes: int = 0, core: int | None = None,
 ) -> bytes:  # fmt: skip
     """RUN, TIME (the memfd of the samples travels with it), UNLOAD or QUIT."""
+    place = 0 if core is None else core + 1
     head = _HEAD.pack(
-        _MAGIC, _VERSION, op, flags, slot, count, 0, 0, 0, 0, nonce, iterations, warmup, flush_bytes, 0, 0
+        _MAGIC, _VERSION, op, flags, slot, count, 0, 0, 0, place, nonce, iterations, warmup, flush_bytes, 0, 0
     )  # fmt: skip
     return _request(head, (), (), b"")
 

@@ -205,7 +205,7 @@ class RunnerSession:
     def time_slots(
         self, first: int, count: int, *, iterations: int, warmup: int = 1, flush_bytes: int = 0,
         batch: bool = False, collect: bool = False, prepare: bool = True,
-        read: Container[int] | None = None,
+        read: Container[int] | None = None, core: int | None = None,
     ) -> TimeReply | RunnerDeath:  # fmt: skip
         """Call the candidate `iterations` times, the i-th on slot first + i % count; see the module's docstring.
 
@@ -214,6 +214,7 @@ class RunnerSession:
             collect: poison the outputs before, and afterwards return them and check inputs and canaries.
             prepare: False leaves out what collecting does before: the slots stay as the calls before left them.
             read: positions of the sets whose outputs are wanted, all by default; the runner is not told which.
+            core: where the calling thread begins, on the CPU; it may leave it.
 
         Raises:
             HarnessError: a slot is empty, or iterations < 1.
@@ -227,7 +228,7 @@ class RunnerSession:
         nonce = secrets.randbits(64)
         message = protocol.pack_command(
             protocol.TIME, nonce=nonce, slot=first, count=count, flags=flags, iterations=iterations, warmup=warmup,
-            flush_bytes=flush_bytes,
+            flush_bytes=flush_bytes, core=core,
         )  # fmt: skip
         samples_fd = arena.blank_arena(8 * iterations)
         self._grant_scratch(flush_bytes)
