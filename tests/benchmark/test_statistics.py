@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernelforge.benchmark.statistics import Pairs, half_width, median, paired_interval, variant_interval
+from kernelforge.benchmark.statistics import (
+    Interval,
+    Pairs,
+    half_width,
+    median,
+    paired_interval,
+    variant_interval,
+    widened,
+)
 
 
 def noisy(mean: float, count: int, seed: int) -> tuple[float, ...]:
@@ -55,3 +63,11 @@ def test_nonsense_is_refused(eager: tuple[float, ...], candidate: tuple[float, .
 def test_median_of_nothing() -> None:
     with pytest.raises(ValueError, match="no samples"):
         median(())
+
+
+def test_what_samples_cannot_show_widens_the_interval_of_short_calls() -> None:
+    seen = Interval(low=1.03, median=1.04, high=1.05)
+    short = widened(seen, eager_us=2.0, candidate_us=1.9, either_us=0.1)
+    assert (short.low, short.median, short.high) == pytest.approx((1.03 * 0.95, 1.04, 1.05 * 1.05))
+    long = widened(seen, eager_us=2000.0, candidate_us=1900.0, either_us=0.1)
+    assert long.low > 1.0299

@@ -22,7 +22,14 @@ from kernelforge.benchmark.clock import ForeignLoad, wait_until_quiet
 from kernelforge.benchmark.machine import MachineFacts
 from kernelforge.benchmark.points import TimedPoint
 from kernelforge.benchmark.roofline import SUSPECT_FRACTION, floor_us
-from kernelforge.benchmark.statistics import Pairs, half_width, median, paired_interval, variant_interval
+from kernelforge.benchmark.statistics import (
+    Pairs,
+    half_width,
+    median,
+    paired_interval,
+    variant_interval,
+    widened,
+)
 from kernelforge.benchmark.types import Measurement, PointTiming
 from kernelforge.cards.types import Variant
 from kernelforge.errors import HarnessError
@@ -47,6 +54,9 @@ SMALL_BYTES = 1 << 18
 """Of a set's outputs; up to that they are judged after every other block. A larger one has so many elements that a
 kernel which looks at some, to see whether it must compute, misses what was poisoned since."""
 BATCH_US = 20_000
+PROCESS_US = {"cpu": 0.1, "cuda": 0.0}
+"""By so much two processes that run the same operator differ for as long as they live (where their memory lies, how
+their dictionaries fill): it matters for calls of microseconds, and more samples of the same two do not reduce it."""
 SHORTEST_US = 0.01
 """No call takes less, whatever the clock is taken to add."""
 BLOCK_ALLOWANCE_US = 3000.0
@@ -181,6 +191,9 @@ def _measure_once(
     pairs = [Pairs(calls=t.calls, eager_us=t.eager_us, candidate_us=t.candidate_us) for t in timings]
     speedup, eager_us, candidate_us = variant_interval(pairs)
     calls = sum(t.calls for t in timings)
+    speedup = widened(
+        speedup, eager_us=eager_us, candidate_us=candidate_us, either_us=PROCESS_US[variant.device]
+    )  # fmt: skip
     return Measurement(
         points=tuple(timings), speedup=speedup, eager_us=eager_us, candidate_us=candidate_us,
         floor_us=sum(t.calls * t.floor_us for t in timings) / calls, environment={},
@@ -371,10 +384,13 @@ def _measure_point(
     if mismatch is not None:
         return mismatch
     charged = tuple(us + facts.dispatch_overhead_us for us in own_us)
+    speedup = widened(
+        paired_interval(eager_us, charged), eager_us=median(eager_us), candidate_us=median(charged),
+        either_us=PROCESS_US[variant.device],
+    )  # fmt: skip
     return PointTiming(
-        dims=dict(point.dims), calls=point.calls, eager_us=eager_us, candidate_us=charged,
-        speedup=paired_interval(eager_us, charged), floor_us=floor,
-        regime="cold" if footprint > facts.cache_bytes else "warm",
+        dims=dict(point.dims), calls=point.calls, eager_us=eager_us, candidate_us=charged, speedup=speedup,
+        floor_us=floor, regime="cold" if footprint > facts.cache_bytes else "warm",
     )  # fmt: skip
 
 

@@ -79,6 +79,14 @@ def variant_interval(
     return interval, eager_sum / total_calls, candidate_sum / total_calls
 
 
+def widened(interval: Interval, *, eager_us: float, candidate_us: float, either_us: float) -> Interval:
+    """The interval if either side's time may be off by `either_us` in a way that no number of samples shows."""
+    return Interval(
+        low=interval.low * candidate_us / (candidate_us + either_us), median=interval.median,
+        high=interval.high * (eager_us + either_us) / eager_us,
+    )  # fmt: skip
+
+
 def half_width(interval: Interval) -> float:
     """Half the interval's width, relative to its median."""
     return (interval.high - interval.low) / 2 / interval.median
