@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernelforge.benchmark.statistics import (
+from kernelforge.benchmark.statistics import Pairs, half_width, median, paired_interval, variant_interval, widened
+from kernelforge.benchmark.types import Interval
     Interval,
     Pairs,
     half_width,
