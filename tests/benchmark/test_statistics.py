@@ -7,14 +7,6 @@ import pytest
 
 from kernelforge.benchmark.statistics import Pairs, half_width, median, paired_interval, variant_interval, widened
 from kernelforge.benchmark.types import Interval
-    Interval,
-    Pairs,
-    half_width,
-    median,
-    paired_interval,
-    variant_interval,
-    widened,
-)
 
 
 def noisy(mean: float, count: int, seed: int) -> tuple[float, ...]:
