@@ -8,7 +8,7 @@ from pathlib import Path
 from kernelforge.build.types import Artifact
 from kernelforge.capturing import present_device
 from kernelforge.cards.types import VariantRecord
-from kernelforge.errors import NotFound
+from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.generate.types import Candidate
 from kernelforge.report.evaluation import eval_report
@@ -28,9 +28,14 @@ def judge_file(
         certify: after the gate also the complete certificate. paper: beside ours the original paper's protocol.
 
     Raises:
-        NotFound: the file or the variant does not exist.
+        NotFound: the file or the variant does not exist. UsageError: it is no source for the project's device.
     """
     text, record = _text(source), project.record(variant)
+    if project.device == "cpu" and source.suffix == ".cu":
+        raise UsageError(
+            f"{source} is CUDA, and {record.variant.label} was captured on the CPU",
+            hint="write C++ for it, or capture the model with --device cuda",
+        )
     candidate = Candidate(
         variant_id=record.variant.id, source=text, backend=BACKEND_OF[project.device], generator="manual",
         notes=source.name,
@@ -58,7 +63,10 @@ def _text(source: Path) -> str:
     if source.exists() and not source.is_file():
         raise NotFound(f"{source} is no file", hint="name a .cpp or .cu file")
     try:
-        return source.read_text()
+        text = source.read_text()
+        if "\0" in text:
+            raise ValueError
+        return text
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise NotFound(f"{source} cannot be read: {why}", hint="name a .cpp or .cu file") from error

@@ -122,6 +122,8 @@ def test_compile_error_refers_to_the_candidates_own_lines(tmp_path: Path) -> Non
 def test_missing_launch_and_wrong_signature_are_told_apart(tmp_path: Path) -> None:
     missing = build("int other() { return 0; }", tmp_path)
     assert isinstance(missing, BuildFailure) and missing.reason == "missing_launch"
+    said = build("// launch(...) is to follow\n/* int launch(\n) */ int other() { return 0; }", tmp_path)
+    assert isinstance(said, BuildFailure) and said.reason == "missing_launch"
     wrong = build('extern "C" int launch(const double* input) { return 0; }', tmp_path)
     assert isinstance(wrong, BuildFailure) and wrong.reason == "compile_error"
 
@@ -195,3 +197,10 @@ def test_a_file_of_this_machine_is_no_part_of_a_kernel(tmp_path: Path, backend: 
     failed = made.build(candidate(source, backend=backend), VARIANT)
     assert isinstance(failed, BuildFailure) and failed.reason == "compile_error"
     assert "mine.h, a file of this machine" in failed.detail
+
+
+def test_a_binary_that_would_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.build.compile.LARGEST_FILE", 1 << 20)
+    made = build("int big[1 << 20] = {1};\n" + DOUBLE, tmp_path)
+    assert isinstance(made, BuildFailure) and made.reason == "compile_error"
+    assert "1 MiB" in made.detail

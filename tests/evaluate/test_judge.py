@@ -196,6 +196,9 @@ def test_a_certificate(judge: Judge, backend: Backend, softmax_record: VariantRe
     late = SOFTMAX.replace("  return 0;", "  if (++calls > 500) out[0] += 1;\n  return 0;")
     worn = judge.certify(artifact_of("static int calls = 0;\n" + late), softmax_record, examples)
     assert isinstance(worn, Rejected)
+    fixed = SOFTMAX.replace("  return 0;", "  if (omp_get_max_threads() != 1) out[0] += 1;\n  return 0;")
+    bound = judge.certify(artifact_of("#include <omp.h>\n" + fixed), softmax_record, examples)
+    assert isinstance(bound, Rejected) and bound.detail.startswith("on 2 threads: ")
 
 
 def test_a_fault_of_the_harness_is_not_charged(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,10 @@ from kernelforge.generate.types import Candidate
 
 _LOG_LIMIT = 20_000
 _DETAIL_LINES = 25
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+LARGEST_FILE = 256 << 20
+"""No file that a compiler writes may be larger, in bytes: a static array of gigabytes would fill the disk."""
+_TOO_LARGE = "the binary exceeds {} MiB: large tables are computed by the kernel, or kept in its workspace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +80,7 @@ def build_with(
     toolchain: Toolchain, cache: BuildCache, candidate: Candidate, variant: Variant, *, timeout_s: float
 ) -> Artifact | BuildFailure:
     """Build through the cache."""
-    if not re.search(r"\blaunch\s*\(", candidate.source):
+    if not re.search(r"\blaunch\s*\(", _COMMENT.sub(" ", candidate.source)):
         return BuildFailure(reason="missing_launch", detail='the source defines no extern "C" int launch(...)')
     text = full_source(candidate, variant)
     flags = tuple(flag for command in toolchain.commands for flag in command)
@@ -95,6 +101,8 @@ def build_with(
             shutil.rmtree(scratch, ignore_errors=True)
             if code is None:
                 return BuildFailure(reason="build_timeout", detail=f"the compiler ran longer than {timeout_s:g} s")
+            if re.search(r"[Ff]ile (size limit exceeded|too large)", log) or code == -signal.SIGXFSZ:
+                return BuildFailure(reason="compile_error", detail=_TOO_LARGE.format(LARGEST_FILE >> 20))
             return BuildFailure(reason=_reason(log), detail=trim_errors(log))
     included = _files_of_this_machine(scratch / "unit.d", toolchain)
     if included:
@@ -144,6 +152,8 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | 
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, errors="replace", start_new_session=True, env=environ,
     ) as process:  # fmt: skip
+        with suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
         try:
             output, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:

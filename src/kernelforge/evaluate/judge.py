@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
 
@@ -26,7 +27,7 @@ from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import DeviceBusy, ForgeError, HarnessError, ProjectError
-from kernelforge.evaluate.memcheck import check_memory, rejection
+from kernelforge.evaluate.memcheck import check_memory, rejection, small_cases
 from kernelforge.evaluate.types import Certified, MemoryFailed, Outcome, Scored, Trial, WorkerFailure
 from kernelforge.evaluate.workbench import Bench, Workbench
 from kernelforge.executors.types import Limits
@@ -36,7 +37,7 @@ from kernelforge.runner.session import RunnerSession
 from kernelforge.settings import Settings
 from kernelforge.verify.cases import LARGE_BYTES
 from kernelforge.verify.gate import recheck, replay, verify
-from kernelforge.verify.prepare import EagerBaseline
+from kernelforge.verify.prepare import EagerBaseline, PreparedCase
 from kernelforge.verify.types import Rejected
 
 logger = logging.getLogger(__name__)
@@ -159,6 +160,10 @@ class Judge:
                 kept = replay(session, record.variant, cases)
         if kept is not None:
             return kept
+        with self._phase("other threads"):
+            bound = self._with_other_threads(artifact, record, small_cases(cases, cap_bytes=LARGE_BYTES))
+        if bound is not None:
+            return bound
         with self._phase("memory"):
             memory = check_memory(
                 artifact, record.variant, cases, device=self._device, threads=self._threads, settings=self._settings
@@ -166,6 +171,20 @@ class Judge:
         if isinstance(memory, MemoryFailed):
             return rejection(memory)
         return Certified(cases=verdict.cases, worst=verdict.worst, bitwise=verdict.bitwise, memory=memory)
+
+    def _with_other_threads(
+        self, artifact: Artifact, record: VariantRecord, cases: Sequence[PreparedCase]
+    ) -> Rejected | None:
+        """A few cases on one thread, and on one more than here: a package runs with as many as its user sets."""
+        for threads in (1, self._threads + 1) if self._device == "cpu" else ():
+            if threads == self._threads:
+                continue
+            with self._session(artifact, threads=threads) as session:
+                verdict = verify(session, record.variant, cases)
+            if isinstance(verdict, Rejected):
+                number = "1 thread" if threads == 1 else f"{threads} threads"
+                return replace(verdict, detail=f"on {number}: {verdict.detail}")
+        return None
 
     def _outcome(
         self, candidate: Candidate, record: VariantRecord, examples: ExampleStore,
@@ -223,10 +242,11 @@ class Judge:
         return self._facts.exceeds(before)
 
     @contextmanager
-    def _session(self, artifact: Artifact) -> Iterator[RunnerSession]:
+    def _session(self, artifact: Artifact, *, threads: int | None = None) -> Iterator[RunnerSession]:
         session = RunnerSession(
-            artifact.path, device=self._device, limits=self._limits, threads=self._threads, settings=self._settings
-        )
+            artifact.path, device=self._device, limits=self._limits, threads=threads or self._threads,
+            settings=self._settings,
+        )  # fmt: skip
         with self._phase("runner's start"):
             session.__enter__()
         try:
