@@ -136,7 +136,7 @@ def _precompiled_headers(backend: Backend, folder: Path) -> dict[str, str]:
         return {}
     first, *_ = headers = [f"#include <{h}>" for h in (*CPP_HEADERS, "immintrin.h")]
     compile_flags = backend.toolchain.commands[0]
-    flags = compile_flags[: compile_flags.index("-I")]
+    flags = compile_flags[: compile_flags.index("-isystem")]
     target = folder / "headers" / digest([backend.toolchain.version, *flags])[:16]
     made = target / f"{first.removeprefix('#include <').rstrip('>')}.gch"
     if not made.exists():
@@ -146,7 +146,7 @@ def _precompiled_headers(backend: Backend, folder: Path) -> dict[str, str]:
         command = [str(backend.toolchain.compiler), *flags, "-x", "c++-header", str(source), "-o", str(partial)]
         subprocess.run(command, check=True, timeout=120)
         partial.replace(made)
-    return {"CPATH": str(target)}
+    return {"CPLUS_INCLUDE_PATH": str(target)}
 
 
 def _no_audit(path: Path, *, device: str) -> AuditLabel:

@@ -77,6 +77,6 @@ def test_the_flags_are_those_of_the_backend(file: str, tmp_path: Path) -> None:
 
 
 def flags(words: list[str]) -> list[str]:
-    """Without names of files and what follows the machine: the folder of headers and the level of x86-64."""
-    names = {"-I", "-o", "unit.cpp", "unit.cu", "kernel.o", "kernel.so"}
+    """Without names of files, the list of what was included, the folder of headers and the level of x86-64."""
+    names = {"-isystem", "-MMD", "-MF", "unit.d", "-o", "unit.cpp", "unit.cu", "kernel.o", "kernel.so"}
     return [w for w in words if w not in names and "/" not in w and not w.startswith("-march=")]
