@@ -1,4 +1,4 @@
-"""Revision trees. Owns `Node`, `NodeStore`, `Judge`, `Budget`, `SearchSummary`.
+"""Revision trees. Owns `Node`, `NodeStore`, `Judge`, `Strategy`, `Selection`, `Budget`, `SearchSummary`.
 
 Search sees no SQL: the store implements `NodeStore`.
 """
@@ -16,6 +16,7 @@ from kernelforge.generate.types import Candidate
 
 if TYPE_CHECKING:
     from kernelforge.cards.examples import ExampleStore
+    from kernelforge.search.tree import TreeView
 
 StopReason: TypeAlias = Literal["trials", "seconds", "stopped", "exhausted"]
 """Why a search ended: a budget was spent, `should_stop` said so, or every variant is exhausted or parked."""
@@ -86,6 +87,29 @@ class Judge(Protocol):
         built: Artifact | BuildFailure | None = None,
     ) -> Trial:
         """Judge a candidate of `record.variant`, building it first unless it comes `built`. A bad one never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What the next proposal starts from.
+
+    Attributes:
+        parent: id of the node to revise, or "" for a start from scratch.
+        reason: why, in a few words.
+    """
+
+    parent: str
+    reason: str
+
+
+class Strategy(Protocol):
+    """Picks the node to revise. Thread-safe; a pure function of the view."""
+
+    name: str
+
+    def select(self, view: TreeView) -> Selection:
+        """The start of the next proposal: a valid node of the view, or ""."""
         ...
 
 
