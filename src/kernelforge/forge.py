@@ -176,6 +176,7 @@ def forge_project(
     operators: Sequence[str] = (),
     budget: Budget,
     generator: str = "template",
+    strategy: str = "",
     on_event: OnEvent = _ignore,
     should_stop: ShouldStop = _never,
     settings: Settings | None = None,
@@ -184,9 +185,10 @@ def forge_project(
 
     Args:
         operators: operator names, labels or id prefixes; empty for all variants.
+        strategy: which node is revised next ("best-first", "paper-mcts", ...); "" for the generator's default.
 
     Raises:
-        NotFound: a name fits no variant. EnvironmentMissing: no compiler, or no GPU.
+        NotFound: a name fits no variant, generator or strategy. EnvironmentMissing: no compiler, or no GPU.
     """
     from kernelforge.report.operators import project_rows
     from kernelforge.store.project import Project
@@ -196,8 +198,9 @@ def forge_project(
     records = _select(opened, operators)
     with open_workshop(opened.device, settings or load_settings()) as workshop:
         summary = workshop.search(
-            opened, records, budget, generator=generator, on_event=on_event, should_stop=should_stop
-        )
+            opened, records, budget, generator=generator, strategy=strategy, on_event=on_event,
+            should_stop=should_stop,
+        )  # fmt: skip
     chosen = {r.variant.id for r in records}
     rows = tuple(row for row in project_rows(opened) if row.variant in chosen)
     return ForgeReport(rows=rows, trials=summary.trials, seconds=summary.seconds, stopped=summary.stopped)

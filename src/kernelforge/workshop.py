@@ -40,14 +40,25 @@ class Workshop:
         budget: Budget,
         *,
         generator: str = "template",
+        strategy: str = "",
         on_event: Callable[[Event], None],
         should_stop: Callable[[], bool],
     ) -> SearchSummary:
-        """Spend a budget on some variants of a project; the same call again resumes."""
-        from kernelforge.search.loop import SearchOptions, run_search
+        """Spend a budget on some variants of a project; the same call again resumes.
 
+        Args:
+            strategy: "" for the generator's own: "autotune" for templates, else "best-first".
+
+        Raises:
+            NotFound: no such generator or strategy.
+        """
+        from kernelforge.search.loop import SearchOptions, run_search
+        from kernelforge.search.strategies import get_strategy
+
+        chosen = get_strategy(strategy or ("autotune" if generator == "template" else "best-first"))
         # On the CPU builds would share the cores with the timings and flatter or slow both sides at random.
-        options = SearchOptions() if project.device == "cuda" else SearchOptions(build_threads=0)
+        threads = 1 if project.device == "cuda" else 0
+        options = SearchOptions(strategy=chosen, build_threads=threads)
         proposer = cast(Generator, load_plugin("kernelforge.generate.generators", generator, "GENERATOR"))
         return run_search(
             project, proposer, self.backend, self.judge, budget, variants=records,

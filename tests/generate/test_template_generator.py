@@ -12,7 +12,7 @@ from kernelforge.capture.types import ScalarRef
 from kernelforge.cards.types import Extent, Scalar, Variant
 from kernelforge.digest import canonical_json
 from kernelforge.generate.emitter.graph import trace
-from kernelforge.generate.generators.template import GENERATOR
+from kernelforge.generate.generators.template import GENERATOR, distance
 from kernelforge.generate.types import Candidate, Exhausted, Feedback, Request
 from kernelforge.operators import get_operator
 
@@ -100,3 +100,20 @@ def test_sixteen_byte_accesses_need_an_aligned_base(propose: Propose) -> None:
     made = GENERATOR.propose(request(unaligned, backend="cuda"))
     assert isinstance(made, Candidate)
     assert "VEC" not in made.source
+
+
+def test_a_revision_is_the_untried_schedule_that_differs_least(propose: Propose) -> None:
+    found = [c for _, c in propose("softmax", "float32", "cuda")]
+    variant = propose("softmax", "float32", "cuda")[0][0]
+    parent = found[-1]
+    revised = GENERATOR.propose(replace(request(variant, parent, backend="cuda"), parent=parent))
+    assert isinstance(revised, Candidate) and revised.parent == parent.id
+    others = [c for c in found if c.source != parent.source]
+    assert distance(revised.schedule, parent.schedule) == min(distance(c.schedule, parent.schedule) for c in others)
+    assert revised.source != GENERATOR.propose(request(variant, parent, backend="cuda")).source  # type: ignore[union-attr]
+
+
+def test_another_mapping_is_another_design() -> None:
+    assert distance('{"mapping":"flat","vector":4}', '{"mapping":"flat","vector":8}') == 1
+    assert distance('{"mapping":"flat","vector":4}', '{"mapping":"rows","vector":4}') == 3
+    assert distance("", '{"mapping":"rows"}') == 3

@@ -21,6 +21,7 @@ from kernelforge.generate.types import Candidate, Exhausted, Request
 from kernelforge.search.events import Event, PhaseChanged, SearchProgress, TrialFinished, VariantExhausted
 from kernelforge.search.loop import SearchOptions, run_search
 from kernelforge.search.scheduler import Policy
+from kernelforge.search.strategies import get_strategy
 from kernelforge.search.types import Budget, Node, SearchSummary
 from kernelforge.verify.types import Rejected, RejectReason
 
@@ -304,6 +305,7 @@ def test_request_tells_the_generator_all(bench: Bench, store: MemoryStore, make_
     wrong = Rejected(reason=RejectReason.WRONG_VALUE, case="n0=8", detail="out[0]", worst_abs=1.0)
     bench.judge = FakeJudge(lambda c: wrong if c.source == "// 0" else make_scored(2.0))
     bench.records = bench.records[:1]
+    bench.options = replace(bench.options, strategy=get_strategy("best-first"))
     bench.run(trials=4)
     variant, last = bench.records[0].variant, bench.generator.requests[-1]
     assert (last.variant, last.backend, last.brief, last.prelude) == (
@@ -314,6 +316,7 @@ def test_request_tells_the_generator_all(bench: Bench, store: MemoryStore, make_
     )
     assert [f.outcome for f in last.history] == ["rejected", "accepted", "pending"]
     assert last.parent is not None and last.parent.source == "// 1"
+    assert last.why == "2.00x, children: 0"  # the one that is being judged was begun before
     assert last.weights == (({}, 1.0),)
     assert store.stored[3].parent == store.stored[1].id and store.stored[0].parent == ""
 

@@ -30,7 +30,7 @@ class Request:
         prelude: the generated head of the source, word for word.
         brief: the backend's description of compiler and device, as text.
         history: earlier trials of this variant, oldest first.
-        parent: the candidate to revise, or None to start from scratch.
+        parent: the candidate to revise, or None to start from scratch. why: of the strategy that chose it.
         weights: observed dims with their share of the variant's time, most important first; schedules are
             picked for these.
     """
@@ -41,6 +41,7 @@ class Request:
     brief: str
     history: tuple[Feedback, ...] = ()
     parent: Candidate | None = None
+    why: str = ""
     weights: tuple[tuple[Mapping[str, int], float], ...] = ()
 
 

@@ -21,7 +21,9 @@ from kernelforge.search.allowance import forecast, spent
 from kernelforge.search.events import Event, Phase, PhaseChanged, TrialFinished, VariantExhausted
 from kernelforge.search.lineage import best_node, history, parent_node, speedup_of, weights
 from kernelforge.search.scheduler import Policy, VariantState, next_variant, park_reason, state_of
-from kernelforge.search.types import Budget, Judge, Node, NodeStore, SearchSummary, StopReason
+from kernelforge.search.strategies import get_strategy
+from kernelforge.search.tree import view_of
+from kernelforge.search.types import Budget, Judge, Node, NodeStore, SearchSummary, StopReason, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +35,16 @@ class SearchOptions:
         prefetch: trials prepared ahead of judging, at least 1 (the next one).
         build_threads: builds beside judging; 0 leaves building to the judge, so that nothing runs beside a timing.
         clock: monotonic seconds.
+        strategy: picks the node of a variant's tree that the next proposal revises; the scheduler picks the variant.
+        seed: of the strategy.
     """
 
     policy: Policy = field(default_factory=Policy)
     prefetch: int = 2
     build_threads: int = 1
     clock: Callable[[], float] = time.monotonic
+    strategy: Strategy = field(default_factory=lambda: get_strategy("autotune"))
+    seed: int = 0
 
 
 def run_search(
@@ -236,11 +242,13 @@ class _Search:
         in_flight = tuple(
             Feedback(candidate=c, outcome="pending", detail="being judged", speedup=None) for c in track.pending
         )
-        best = best_node(track.nodes)
+        view = view_of(track.nodes, [c.parent for c in track.pending], seed=self.options.seed)
+        selection = self.options.strategy.select(view)
+        parent = next((n.candidate for n in track.nodes if n.id == selection.parent), None)
         return Request(
             variant=track.record.variant, backend=self.backend.name, prelude=self.prelude(track.record.variant),
             brief=self.backend.brief(), history=history(track.nodes) + in_flight,
-            parent=best.candidate if best is not None else None, weights=weights(track.record),
+            parent=parent, why=selection.reason, weights=weights(track.record),
         )  # fmt: skip
 
     def _build(self, candidate: Candidate, variant: Variant) -> tuple[Artifact | BuildFailure, float, float]:

@@ -25,6 +25,15 @@ def forge(
     *,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="At most so many trials in this run.")] = None,
     max_time: MaxTime = None,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="Which kernel is revised next: autotune, best-first, best-of-n, beam, linear, mcts or paper-mcts. "
+            "Default: autotune for templates.",
+        ),
+    ] = "",
     require_speedup: RequireSpeedup = None,
 ) -> None:
     """Search for faster kernels; resumes.
@@ -42,6 +51,7 @@ def forge(
             folder,
             operators=names,
             budget=Budget(trials=trials, seconds=max_time),
+            strategy=strategy,
             on_event=progress,
             should_stop=interrupt.should_stop,
         )

@@ -1,7 +1,11 @@
-"""The generator that needs no language model: the emitter's schedules and the templates, best guess first."""
+"""The generator that needs no language model: the emitter's schedules and the templates, best guess first.
+
+Asked for a revision, it gives the untried schedule that differs least from that of the parent.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from kernelforge.errors import NotFound
@@ -13,23 +17,36 @@ from kernelforge.operators import get_operator
 
 
 class TemplateGenerator:
-    """Deterministic: the n-th proposal for a variant is the n-th source that is not yet in the history."""
+    """Deterministic, and without state: a proposal is the first source that is not yet in the history, in the order of
+    promise, or for a revision of nearness to the parent."""
 
     name = "template"
 
     def propose(self, request: Request) -> Candidate | Exhausted:
-        """The next schedule of the variant's family, or why there is none."""
+        """A schedule of the variant's family that was not tried, or why there is none."""
         tried = {feedback.candidate.source for feedback in request.history}
+        parent = request.parent
         try:
-            for made in sources(request):
-                if made.source not in tried:
-                    return Candidate(
-                        variant_id=request.variant.id, source=made.source, backend=request.backend,
-                        generator=self.name, notes=made.notes, schedule=made.schedule,
-                    )  # fmt: skip
+            untried = (made for made in sources(request) if made.source not in tried)
+            if parent is not None and parent.schedule:
+                made = min(untried, key=lambda m: distance(m.schedule, parent.schedule), default=None)
+            else:
+                made = next(untried, None)
         except Unforgeable as reason:
             return Exhausted(reason=reason.reason)
-        return Exhausted(reason="all schedules of this family have been tried")
+        if made is None:
+            return Exhausted(reason="all schedules of this family have been tried")
+        return Candidate(
+            variant_id=request.variant.id, source=made.source, backend=request.backend, generator=self.name,
+            notes=made.notes, schedule=made.schedule, parent=parent.id if parent is not None else "",
+        )  # fmt: skip
+
+
+def distance(one: str, other: str) -> int:
+    """How many fields of two schedules, in JSON, differ; another mapping is another design, and counts for three."""
+    fields, others = json.loads(one) if one else {}, json.loads(other) if other else {}
+    different = sum(1 for name in {*fields, *others} if fields.get(name) != others.get(name))
+    return different + (0 if fields.get("mapping") == others.get("mapping") else 2)
 
 
 def sources(request: Request) -> Iterator[TemplateSource]:

@@ -32,7 +32,7 @@ class BestFirst:
             return Selection(parent="", reason=f"no progress in {stalls} trials: another design")
         best = max(branches, key=lambda b: math.log(b.node.speedup or 1.0) - PENALTY * b.expansions)  # or the oldest
         return Selection(
-            parent=best.node.id, reason=f"{best.node.speedup:.2f}x with {best.expansions} children"
+            parent=best.node.id, reason=f"{best.node.speedup:.2f}x, children: {best.expansions}"
         )  # fmt: skip
 
 
