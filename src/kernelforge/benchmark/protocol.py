@@ -54,6 +54,8 @@ SMALL_BYTES = 1 << 18
 """Of a set's outputs; up to that they are judged after every other block. A larger one has so many elements that a
 kernel which looks at some, to see whether it must compute, misses what was poisoned since."""
 BATCH_US = 20_000
+LAST_CALLS = 64
+"""Of the block that ends a point, if they take no longer than `BATCH_US` together."""
 PROCESS_US = {"cpu": 0.1, "cuda": 0.0}
 """By so much two processes that run the same operator differ for as long as they live (where their memory lies, how
 their dictionaries fill): it matters for calls of microseconds, and more samples of the same two do not reduce it."""
@@ -419,7 +421,10 @@ def _sample(clock: _PointClock, sets: int, protocol: Protocol, budget_s: float) 
         # Up as well as down: a first block that somebody disturbed must not keep all the others short.
         eager_calls = max(clock.calls_like(samples.eager[-1]), min(eager_calls, 10))
         candidate_calls = max(clock.calls_like(samples.candidate[-1]), min(candidate_calls, 10))
-    last = clock.candidate_block(max(candidate_calls // 2, sets), collect=True)
+    # On a busy machine blocks may have been short; what begins after some calls is given as many all the same.
+    fastest_us = min(b.fastest_us for b in samples.candidate)
+    calls = max(candidate_calls // 2, sets, min(LAST_CALLS, int(BATCH_US / fastest_us)))
+    last = clock.candidate_block(calls, collect=True)
     return last if isinstance(last, Rejected) else samples
 
 

@@ -1,5 +1,5 @@
 // Row V7. Tries: the variance as the mean of squares less the square of the mean, which cancels where the mean is large.
-// Variant: layer_norm. Verdict: wrong_value.
+// Variant: layer_norm. Verdict: wrong_value or precision_downgrade.
 extern "C" int launch(const float* input, const float* weight, const float* bias, int64_t n0, float* out,
                       void* workspace) {
   for (int64_t r = 0; r < n0; ++r) {
