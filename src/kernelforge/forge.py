@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kernelforge.capturing import Shapes
     from kernelforge.optimized import OptimizedModel
     from kernelforge.package.types import Package
+    from kernelforge.report.trees import DiffReport, TreeReport
     from kernelforge.search.events import Event
     from kernelforge.store.project import Project
 
@@ -153,6 +154,41 @@ def show_trial(project: Path, prefix: str, trial: str) -> TrialReport:
     opened = Project.open(project)
     record = opened.record(prefix)
     return trial_report(find_node(record, opened.nodes(record.variant.id), trial), record)
+
+
+def variant_tree(project: Path, prefix: str) -> TreeReport:
+    """All trials of a variant, each below the one that it revises.
+
+    Raises:
+        NotFound: no variant, or several, are called so.
+    """
+    from kernelforge.report.trees import tree_report
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    record = opened.record(prefix)
+    return tree_report(record, opened.nodes(record.variant.id))
+
+
+def diff_trials(project: Path, prefix: str, node: str, other: str = "") -> DiffReport:
+    """What a trial's source changes in that of another.
+
+    Args:
+        node, other: a trial's number, or a unique prefix of its node's id. Without `other` the one that it revises.
+
+    Raises:
+        NotFound: no such variant or trial.
+    """
+    from kernelforge.report.trees import diff_report
+    from kernelforge.search.winners import find_node
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    record = opened.record(prefix)
+    nodes = opened.nodes(record.variant.id)
+    new = find_node(record, nodes, node)
+    old = find_node(record, nodes, other) if other else next((n for n in nodes if n.id == new.parent), None)
+    return diff_report(record, old, new)
 
 
 def audit_node(project: Path, node: str, *, variant: str = "", settings: Settings | None = None) -> AuditReport:

@@ -209,3 +209,13 @@ def test_the_next_step_after_a_rejection_shows_that_trial(kforge: Any, bench: Be
     shown = json.loads(kforge(*words, "--json").stdout)
     assert (shown["reason"], shown["notes"]) == ("wrong_value", "half.cc")
     assert f"{shown['number']}, node {shown['node'][:16]}" in ran.stdout
+
+
+def test_the_tree_of_a_variant_and_what_a_trial_changed(kforge: Any, bench: Bench) -> None:
+    tree = kforge("tree", "relu", "-p", str(bench.project))
+    assert tree.code == 0 and "#1" in tree.stdout and "wrong_value" in tree.stdout
+    nodes = json.loads(kforge("tree", "relu", "-p", str(bench.project), "--json").stdout)["nodes"]
+    assert [n["number"] for n in nodes] == [*range(1, len(nodes) + 1)]
+    diff = kforge("diff", "2", "1", "-V", "relu", "-p", str(bench.project))
+    assert diff.code == 0 and diff.stdout.startswith("--- #1")
+    assert kforge("diff", "99", "-V", "relu", "-p", str(bench.project)).code == 3

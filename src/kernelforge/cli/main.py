@@ -11,6 +11,7 @@ from kernelforge import __version__
 from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, op, ops, run, version
 from kernelforge.cli.commands import capture as capture_command
 from kernelforge.cli.commands import forge as forge_command
+from kernelforge.cli.commands import tree as tree_command
 from kernelforge.cli.verb import ARGUMENTS, EXIT_CODES
 
 
@@ -55,6 +56,8 @@ def make_app() -> typer.Typer:
     app.command("ops")(ops.ops)
     app.add_typer(_group("op", "Look at one variant: show.", {"show": op.show}))
     app.command("forge")(forge_command.forge)
+    app.command("tree")(tree_command.tree)
+    app.command("diff")(tree_command.diff)
     app.command("eval")(eval.evaluate)
     app.command("audit")(audit.audit)
     app.command("export")(export.export)

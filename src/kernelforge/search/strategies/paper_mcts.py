@@ -5,7 +5,7 @@ latency of a subtree (6), and the stagnation rule. A failed proposal is neither 
 authors' code, the first root whose descent ends in a widening is taken; else the best of the leaves that were reached.
 
 Where the paper leaves a choice: the cap of (3) holds after the expansion, R is the visits of the root that is descended
-from, and if all children stagnate their parent gets another one. `docs/search.md` says what this loses, and where.
+from, and if all children stagnate their parent gets another one.
 """
 
 from __future__ import annotations
