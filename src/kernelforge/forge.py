@@ -19,6 +19,7 @@ from kernelforge.report.rows import (
     OperatorRow,
     PackageReport,
     RunReport,
+    TransferReport,
     VariantReport,
 )
 from kernelforge.report.units import parse_duration
@@ -189,6 +190,45 @@ def diff_trials(project: Path, prefix: str, node: str, other: str = "") -> DiffR
     new = find_node(record, nodes, node)
     old = find_node(record, nodes, other) if other else next((n for n in nodes if n.id == new.parent), None)
     return diff_report(record, old, new)
+
+
+def pack_project(project: Path, output: Path, *, examples: bool = False) -> TransferReport:
+    """Write a project into one file.
+
+    Raises:
+        ProjectError: it is damaged, or the file cannot be written.
+    """
+    from kernelforge.store.archive import pack_project as pack
+    from kernelforge.store.project import Project
+
+    return TransferReport(path=str(output), trials=pack(Project.open(project), output, examples=examples))
+
+
+def unpack_project(file: Path, project: Path, *, overwrite: bool = False) -> TransferReport:
+    """Make a project of a packed file.
+
+    Raises:
+        NotFound: no such file. UsageError: something stands at `project`. ProjectError: the file is damaged.
+    """
+    from kernelforge.store.archive import unpack_project as unpack
+
+    opened = unpack(file, project, overwrite=overwrite)
+    return TransferReport(path=str(project), trials=len(opened.stored_trials()))
+
+
+def merge_project(project: Path, other: Path) -> TransferReport:
+    """Add the trials of another copy of a project, a folder or a packed file.
+
+    Raises:
+        NotFound: one of them is not there. UsageError: they are of different captures. ProjectError: one is damaged.
+    """
+    from kernelforge.store.archive import merge_project as merge
+    from kernelforge.store.project import Project
+
+    merged = merge(Project.open(project), other)
+    return TransferReport(
+        path=str(project), trials=merged.trials, known=merged.known, by_variant=merged.by_variant
+    )  # fmt: skip
 
 
 def audit_node(project: Path, node: str, *, variant: str = "", settings: Settings | None = None) -> AuditReport:

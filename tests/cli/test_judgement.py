@@ -219,3 +219,14 @@ def test_the_tree_of_a_variant_and_what_a_trial_changed(kforge: Any, bench: Benc
     diff = kforge("diff", "2", "1", "-V", "relu", "-p", str(bench.project))
     assert diff.code == 0 and diff.stdout.startswith("--- #1")
     assert kforge("diff", "99", "-V", "relu", "-p", str(bench.project)).code == 3
+
+
+def test_a_project_is_packed_unpacked_and_merged(kforge: Any, bench: Bench, tmp_path: Path) -> None:
+    packed = kforge("project", "pack", str(bench.project), "-o", str(tmp_path / "p.anvil"))
+    assert packed.code == 0 and "p.anvil: " in packed.stdout and "project unpack" in packed.stderr
+    assert kforge("project", "unpack", str(tmp_path / "p.anvil"), "-o", str(tmp_path / "q.kforge")).code == 0
+    assert kforge("project", "unpack", str(tmp_path / "p.anvil"), "-o", str(tmp_path / "q.kforge")).code == 2
+    merged = json.loads(kforge("project", "merge", str(bench.project), str(tmp_path / "q.kforge"), "--json").stdout)
+    assert merged["trials"] == 0 and merged["known"] > 0
+    tree = kforge("tree", "relu", "-p", str(tmp_path / "q.kforge"))
+    assert tree.stdout == kforge("tree", "relu", "-p", str(bench.project)).stdout

@@ -27,6 +27,7 @@ job = json.loads(sys.argv[1])
 project = Project.open(Path(job["project"]))
 candidate = candidate_from_json(job["candidate"], "// source\\n")
 outcome = outcome_from_json(job["outcome"])
+outcome = replace(outcome, artifact=replace(outcome.artifact, path=Path(job["binary"])))
 for i in range(job["count"]):
     started = job["start"] + i
     node = project.append(Trial(candidate=candidate, outcome=outcome, started=started, seconds=0.0))
@@ -35,7 +36,9 @@ for i in range(job["count"]):
 
 
 def _writer(project: Project, trial: Trial, *, start: float, count: int) -> subprocess.Popen[str]:
+    assert isinstance(trial.outcome, Scored)
     job = canonical_json({
+        "binary": str(trial.outcome.artifact.path),
         "project": str(project.path), "candidate": candidate_to_json(trial.candidate),
         "outcome": outcome_to_json(trial.outcome), "start": start, "count": count,
     })  # fmt: skip

@@ -63,6 +63,9 @@ CANDIDATES = st.builds(
 @given(OUTCOMES)
 def test_outcome_round_trip(outcome: Outcome) -> None:
     text = canonical_json(outcome_to_json(outcome))
+    if isinstance(outcome, Scored):
+        # Where the binary lay when it was built says nothing later: its digest names it.
+        outcome = replace(outcome, artifact=replace(outcome.artifact, path=Path(outcome.artifact.digest)))
     assert outcome_from_json(json.loads(text)) == outcome
 
 

@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 from kernelforge import __version__
-from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, op, ops, run, version
+from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, op, ops, project, run, version
 from kernelforge.cli.commands import capture as capture_command
 from kernelforge.cli.commands import forge as forge_command
 from kernelforge.cli.commands import tree as tree_command
@@ -63,6 +63,13 @@ def make_app() -> typer.Typer:
     app.command("export")(export.export)
     app.add_typer(
         _group("cast", "Look at packages: inspect, verify.", {"inspect": cast.inspect, "verify": cast.verify})
+    )
+    app.add_typer(
+        _group(
+            "project",
+            "Move projects: pack, unpack, merge.",
+            {"pack": project.pack, "unpack": project.unpack, "merge": project.merge},
+        )
     )
     app.command("doctor")(doctor.doctor)
     app.command("version")(version.version)

@@ -388,3 +388,29 @@ def interval_json(interval: Interval | None) -> Json:
     if interval is None:
         return None
     return {"median": finite(interval.median), "low": finite(interval.low), "high": finite(interval.high)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReport:
+    """A project that was packed, unpacked or merged.
+
+    Attributes:
+        path: what was written. trials: how many it got. known: how many of them it had. by_variant: label -> new ones.
+    """
+
+    path: str
+    trials: int
+    known: int = 0
+    by_variant: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        trials = "1 trial" if self.trials == 1 else f"{self.trials} trials"
+        new = ", ".join(f"{label} {count}" for label, count in sorted(self.by_variant.items()))
+        had = f"; {self.known} were there already" if self.known else ""
+        return f"{self.path}: {trials}{f' ({new})' if new else ''}{had}"
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "path": self.path, "trials": self.trials, "known": self.known, "by_variant": dict(self.by_variant),
+        }  # fmt: skip

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,9 +39,14 @@ class Draft:
         self.examples = ExampleStore(folder / EXAMPLES)
 
     def publish(
-        self, *, model: str, device: str, cards: Sequence[OperatorCard], capture_info: Mapping[str, Json]
-    ) -> None:
+        self, *, model: str, device: str, cards: Sequence[OperatorCard], capture_info: Mapping[str, Json],
+        created: float | None = None, fill: Callable[[Path], object] | None = None,
+    ) -> None:  # fmt: skip
         """Write the rest of the project and move it to its destination.
+
+        Args:
+            created: POSIX seconds, by default now.
+            fill: called with the folder of the complete project before it is moved; what it raises ends the draft.
 
         Raises:
             ProjectError: the disk is full or not writable; the destination is as before.
@@ -51,7 +56,10 @@ class Draft:
             (self.folder / EXAMPLES).mkdir(exist_ok=True)
             (self.folder / BLOBS).mkdir()
             write_atomically(self.folder / CAPTURE, canonical_json(dict(capture_info)).encode())
-            create_database(self.folder / DATABASE, model=model, device=device, created=time.time())
+            made = time.time() if created is None else created
+            create_database(self.folder / DATABASE, model=model, device=device, created=made)
+            if fill is not None:
+                fill(self.folder)
             self._move()
         except OSError as error:
             raise _unwritable(self.destination, error) from error

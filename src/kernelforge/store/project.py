@@ -11,6 +11,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from sqlalchemy import Engine, delete, func, select
@@ -19,17 +20,17 @@ from sqlalchemy.orm import Session
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.serial import load_cards
 from kernelforge.cards.types import OperatorCard, VariantRecord
-from kernelforge.digest import Json, canonical_json, digest
+from kernelforge.digest import Json, canonical_json, digest, digest_bytes
 from kernelforge.errors import NotFound, ProjectError
 from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.search.lineage import outcome_kind
 from kernelforge.search.types import Node
-from kernelforge.store.blobs import get_blob, put_blob
+from kernelforge.store.blobs import get_blob, put_blob, write_atomically
 from kernelforge.store.database import open_database, reading, writing
 from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, DATABASE, EXAMPLES, start_draft
 from kernelforge.store.models import DecisionRow, NodeRow
 from kernelforge.store.serial import candidate_from_json, candidate_to_json, outcome_from_json, outcome_to_json
-from kernelforge.store.types import StoredDecision
+from kernelforge.store.types import StoredDecision, StoredTrial
 
 
 class Project:
@@ -152,7 +153,7 @@ class Project:
         with writing(self._engine) as session:
             known = session.get(NodeRow, node_id)
             if known is not None:
-                return _same(known, trial, parent)
+                return _same(known, trial, parent, self.path / BLOBS)
             if parent:
                 _check_node(session, parent, trial.candidate.variant_id)
             of_variant = select(func.max(NodeRow.number)).where(NodeRow.variant_id == trial.candidate.variant_id)
@@ -160,17 +161,63 @@ class Project:
             row = _row(trial, node_id=node_id, number=number, parent=parent, artifact=artifact)
             session.add(row)
             session.flush()
-            return _node(row)
+            return _node(row, self.path / BLOBS)
 
     def nodes(self, variant_id: str, *, after: int = 0) -> tuple[Node, ...]:
-        """Nodes of a variant with a number above `after`, oldest first. Artifact paths are those of the build.
+        """Nodes of a variant with a number above `after`, oldest first. Binaries are those of `binary`, unchecked.
 
         Raises:
             ProjectError: the file is damaged.
         """
         query = select(NodeRow).where(NodeRow.variant_id == variant_id, NodeRow.number > after).order_by(NodeRow.number)
         with reading(self._engine) as session:
-            return tuple(_node(row) for row in session.scalars(query))
+            return tuple(_node(row, self.path / BLOBS) for row in session.scalars(query))
+
+    def stored_trials(self) -> tuple[StoredTrial, ...]:
+        """All finished trials as they are stored, a variant's in their order, so that parents come first.
+
+        Raises:
+            ProjectError: the file is damaged.
+        """
+        query = select(NodeRow).order_by(NodeRow.variant_id, NodeRow.number)
+        with reading(self._engine) as session:
+            return tuple(_stored(row) for row in session.scalars(query))
+
+    def add_trials(self, trials: Sequence[StoredTrial], blobs: Mapping[str, bytes]) -> tuple[StoredTrial, ...]:
+        """Add trials of another copy of the project that are not here, all of them or none; they get the next numbers.
+
+        Args:
+            trials: a parent comes before its children.
+            blobs: binaries by sha256.
+
+        Returns:
+            Those that were added, as they are stored now.
+
+        Raises:
+            ProjectError: a trial names a parent or a binary that is nowhere, or the project cannot be written.
+        """
+        with writing(self._engine) as session:
+            known = set(session.scalars(select(NodeRow.id)))
+            new = [t for t in trials if t.id not in known]
+            for digest in sorted({t.artifact for t in new if t.artifact}):
+                if digest not in blobs or digest_bytes(blobs[digest]) != digest:
+                    raise ProjectError(f"binary {digest[:12]} is missing or was changed", hint="pack the project again")
+                write_atomically(self.path / BLOBS / digest, blobs[digest])
+            last = select(NodeRow.variant_id, func.max(NodeRow.number)).group_by(NodeRow.variant_id)
+            numbers: dict[str, int] = {row[0]: row[1] for row in session.execute(last)}
+            added = []
+            for trial in new:
+                if trial.parent and trial.parent not in known:
+                    raise ProjectError(
+                        f"trial {trial.id[:12]} revises one that is nowhere", hint="pack the project again"
+                    )
+                numbers[trial.variant_id] = numbers.get(trial.variant_id, 0) + 1
+                added.append(replace(trial, number=numbers[trial.variant_id]))
+                values = {**asdict(added[-1]), "parent": trial.parent or None, "artifact": trial.artifact or None}
+                session.add(NodeRow(**values))
+                session.flush()  # a parent is there before its child
+                known.add(trial.id)
+            return tuple(added)
 
     def record_decisions(self, decisions: Mapping[str, str], nodes: Mapping[str, str]) -> None:
         """Keep what an export decided; replaces what was known of the variants in either mapping.
@@ -257,12 +304,24 @@ def _row(trial: Trial, *, node_id: str, number: int, parent: str, artifact: str 
     )  # fmt: skip
 
 
-def _node(row: NodeRow) -> Node:
+def _stored(row: NodeRow) -> StoredTrial:
+    return StoredTrial(
+        id=row.id, variant_id=row.variant_id, number=row.number, parent=row.parent or "", candidate=row.candidate,
+        source=row.source, kind=row.kind, outcome=row.outcome, started=row.started, seconds=row.seconds,
+        artifact=row.artifact or "",
+    )  # fmt: skip
+
+
+def _node(row: NodeRow, blobs: Path) -> Node:
     try:
+        outcome = outcome_from_json(json.loads(row.outcome))
+        if isinstance(outcome, Scored):
+            # Where the project is now, whatever machine made it.
+            outcome = replace(outcome, artifact=replace(outcome.artifact, path=blobs / outcome.artifact.digest))
         return Node(
             id=row.id, number=row.number, variant_id=row.variant_id, parent=row.parent or "",
             candidate=candidate_from_json(json.loads(row.candidate), row.source),
-            outcome=outcome_from_json(json.loads(row.outcome)), started=row.started, seconds=row.seconds,
+            outcome=outcome, started=row.started, seconds=row.seconds,
         )  # fmt: skip
     except ValueError as error:
         raise ProjectError(
@@ -270,9 +329,9 @@ def _node(row: NodeRow) -> Node:
         ) from error
 
 
-def _same(row: NodeRow, trial: Trial, parent: str) -> Node:
+def _same(row: NodeRow, trial: Trial, parent: str, blobs: Path) -> Node:
     # By their JSON: samples may hold NaN, which equals nothing.
     outcome = canonical_json(outcome_to_json(trial.outcome))
     if (row.outcome, row.seconds, row.parent or "") != (outcome, trial.seconds, parent):
         raise ProjectError(f"another trial of the same candidate and start is stored as node {row.number}")
-    return _node(row)
+    return _node(row, blobs)

@@ -164,7 +164,7 @@ def _interval_from_json(data: Json) -> Interval:
 
 def _artifact_to_json(artifact: Artifact) -> Json:
     return {
-        "digest": artifact.digest, "path": str(artifact.path), "backend": artifact.backend,
+        "digest": artifact.digest, "backend": artifact.backend,
         "target": artifact.target, "compiler": artifact.compiler, "flags": list(artifact.flags),
         "seconds": encode_float(artifact.seconds), "log": artifact.log,
     }  # fmt: skip
@@ -172,7 +172,7 @@ def _artifact_to_json(artifact: Artifact) -> Json:
 
 def _artifact_from_json(fields: _Fields) -> Artifact:
     return Artifact(
-        digest=fields.text("digest"), path=Path(fields.text("path")), backend=fields.text("backend"),
+        digest=fields.text("digest"), path=Path(fields.text("digest")), backend=fields.text("backend"),
         target=fields.text("target"), compiler=fields.text("compiler"), flags=fields.texts("flags"),
         seconds=fields.number("seconds"), log=fields.text("log"),
     )  # fmt: skip

@@ -1,8 +1,11 @@
-"""What a project keeps beside cards and nodes. Owns `StoredDecision`."""
+"""What a project keeps, as it is stored. Owns `StoredDecision`, `StoredTrial`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from kernelforge.digest import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +21,35 @@ class StoredDecision:
     text: str
     node: str
     recorded: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTrial:
+    """A finished trial as it lies in the database: the fields of `models.NodeRow`, JSON unparsed.
+
+    Attributes:
+        artifact: sha256 of the binary of an accepted candidate, else "".
+    """
+
+    id: str
+    variant_id: str
+    number: int
+    parent: str
+    candidate: str
+    source: str
+    kind: str
+    outcome: str
+    started: float
+    seconds: float
+    artifact: str
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Json]) -> StoredTrial:
+        """Raises ValueError or TypeError if it is none."""
+        for name, kind in {**dict.fromkeys(("number",), int), **dict.fromkeys(("started", "seconds"), float)}.items():
+            if not isinstance(data[name], kind | int):
+                raise ValueError(f"{name} is no number")
+        return StoredTrial(**data)  # type: ignore[arg-type]

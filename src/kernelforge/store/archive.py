@@ -1,0 +1,209 @@
+"""A project as one file that travels: to a machine with a GPU and back, or to somebody else. Owns the `.anvil` format.
+
+A ZIP like a package's (`package.archive`: strict, nothing in it is executed): `HEADER.json` first, `cards/`,
+`capture.json`, `trials.jsonl` (one finished trial a line, parents first), `blobs/<sha256>` (binaries of accepted
+candidates), `examples/` if asked for, `checksums.sha256` last. What exports decided stays behind: it was timed through
+the dispatch of one machine. Nodes have globally unique ids, so merging is adding those that are not there.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from kernelforge.cards.serial import load_cards
+from kernelforge.digest import Json, canonical_json
+from kernelforge.errors import NotFound, PackageError, ProjectError, SchemaTooNew, UsageError
+from kernelforge.package.archive import MAX_FILE_BYTES, pack, unpack
+from kernelforge.package.layout import CHECKSUMS, checksums
+from kernelforge.store.blobs import write_atomically
+from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, EXAMPLES, start_draft
+from kernelforge.store.project import Project
+from kernelforge.store.types import StoredTrial
+
+SUFFIX = ".anvil"
+HEADER, TRIALS = "HEADER.json", "trials.jsonl"
+FORMAT, VERSION = "kernelforge.project", 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """trials: how many were added. known: how many were there already. by_variant: label -> added."""
+
+    trials: int
+    known: int
+    by_variant: Mapping[str, int]
+
+
+def pack_project(project: Project, path: Path, *, examples: bool = False) -> int:
+    """Write a project into a file; an existing one is replaced only by a complete one.
+
+    Args:
+        examples: take the captured tensors along; without them inputs are drawn anew where the file is unpacked.
+
+    Returns:
+        How many trials it holds.
+
+    Raises:
+        ProjectError: the project is damaged, or the file cannot be written or would be too large.
+    """
+    trials = project.stored_trials()
+    info = dict(project.capture_info)
+    # The folder of whoever captured it says nothing elsewhere.
+    info["source"] = _portable_source(info.get("source", ""))
+    files = {
+        HEADER: canonical_json({
+            "format": FORMAT, "version": VERSION, "model": project.model, "device": project.device,
+            "created": project.created, "trials": len(trials), "examples": examples,
+        }).encode(),
+        CAPTURE: canonical_json(info).encode(),
+        TRIALS: "".join(canonical_json(trial.to_json()) + "\n" for trial in trials).encode(),
+    }  # fmt: skip
+    try:
+        for file in sorted((project.path / CARDS).glob("*.json")):
+            files[f"{CARDS}/{file.name}"] = file.read_bytes()
+        for digest in sorted({t.artifact for t in trials if t.artifact}):
+            files[f"{BLOBS}/{digest}"] = project.binary(digest).read_bytes()
+        for file in sorted((project.path / EXAMPLES).rglob("*")) if examples else ():
+            if file.is_file() and not file.name.startswith("."):
+                files[f"{EXAMPLES}/{file.relative_to(project.path / EXAMPLES).as_posix()}"] = file.read_bytes()
+        files[CHECKSUMS] = checksums(files)
+        data = pack(files)
+        unpack(data, first=HEADER)  # a file that would be refused later must not be written
+        write_atomically(path, data)
+    except PackageError as error:
+        hint = "leave the examples out: they are redrawn" if examples else ""
+        raise ProjectError(f"{project.path} cannot be packed: {error.message}", hint=hint) from error
+    except OSError as error:
+        raise ProjectError(
+            f"cannot write {path}: {error.strerror or error}", hint="free some space, or choose another place with -o"
+        ) from error
+    return len(trials)
+
+
+def unpack_project(path: Path, destination: Path, *, overwrite: bool = False) -> Project:
+    """Make a project of a file, whole or not at all.
+
+    Raises:
+        NotFound: no such file. UsageError: something stands at the destination.
+        ProjectError: the file is damaged, was edited or holds no project. SchemaTooNew: of a newer kernelforge.
+    """
+    files = _read(path)
+    header, trials = _header(path, files), _trials(path, files)
+    with start_draft(destination, overwrite=overwrite) as draft:
+        for name, data in files.items():
+            if name.startswith((f"{CARDS}/", f"{EXAMPLES}/")):
+                target = draft.folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
+
+        def fill(folder: Path) -> None:
+            Project.open(folder).add_trials(trials, _blobs(files))
+
+        draft.publish(
+            model=str(header["model"]), device=str(header["device"]), cards=load_cards(draft.folder / CARDS),
+            capture_info=_object(path, files, CAPTURE), created=_number(header["created"]), fill=fill,
+        )  # fmt: skip
+    return Project.open(destination)
+
+
+def merge_project(project: Project, other: Path) -> Merged:
+    """Add what another copy of the same capture has tried: none is lost, none doubled, and all or none are added.
+
+    Args:
+        other: a project folder, or a file that `pack_project` wrote.
+
+    Raises:
+        NotFound: nothing is there. UsageError: it is of another capture.
+        ProjectError: it is damaged. SchemaTooNew: of a newer kernelforge.
+    """
+    known = {r.variant.id: r.variant.label for card in project.cards() for r in card.variants}
+    if other.is_dir():
+        opened = Project.open(other)
+        variants, trials = {r.variant.id for c in opened.cards() for r in c.variants}, opened.stored_trials()
+        blobs: Mapping[str, bytes] = {t.artifact: opened.binary(t.artifact).read_bytes() for t in trials if t.artifact}
+    else:
+        files = _read(other)
+        _header(other, files)
+        variants, trials, blobs = _variants(files), _trials(other, files), _blobs(files)
+    strangers = variants - known.keys()
+    if strangers:
+        raise UsageError(
+            f"{other} is of another capture: {project.path} lacks {len(strangers)} of its {len(variants)} variants",
+            hint="merge copies of one project, made with `kforge project pack` or by copying the folder",
+        )
+    added = project.add_trials(trials, blobs)
+    by_variant: dict[str, int] = {}
+    for trial in added:
+        by_variant[known[trial.variant_id]] = by_variant.get(known[trial.variant_id], 0) + 1
+    return Merged(trials=len(added), known=len(trials) - len(added), by_variant=by_variant)
+
+
+def _read(path: Path) -> dict[str, bytes]:
+    hint = "pack the project again"
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"no file at {path}", hint="make one with: kforge project pack PROJECT -o FILE") from error
+    except OSError as error:
+        raise ProjectError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        files = unpack(data, first=HEADER)
+    except PackageError as error:
+        raise ProjectError(f"{path} is no packed project: {error.message}", hint=hint) from error
+    if files.get(CHECKSUMS) != checksums({n: d for n, d in files.items() if n != CHECKSUMS}):
+        raise ProjectError(f"{path} was damaged or edited: its checksums do not fit", hint=hint)
+    return files
+
+
+def _header(path: Path, files: Mapping[str, bytes]) -> Mapping[str, Json]:
+    header = _object(path, files, HEADER)
+    if header.get("format") != FORMAT:
+        raise ProjectError(f"{path} is no packed project", hint="`kforge cast inspect` looks into packages")
+    version = header.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise SchemaTooNew(
+            f"{path} has version {version}, this kernelforge reads up to {VERSION}", hint="upgrade kernelforge"
+        )
+    return header
+
+
+def _trials(path: Path, files: Mapping[str, bytes]) -> tuple[StoredTrial, ...]:
+    try:
+        return tuple(StoredTrial.from_json(json.loads(line)) for line in files[TRIALS].decode().splitlines())
+    except (KeyError, ValueError, TypeError) as error:
+        raise ProjectError(f"{path}: {TRIALS} is damaged: {error}", hint="pack the project again") from error
+
+
+def _variants(files: Mapping[str, bytes]) -> set[str]:
+    with tempfile.TemporaryDirectory(prefix="kernelforge-cards-") as folder:
+        for name, data in files.items():
+            if name.startswith(f"{CARDS}/"):
+                (Path(folder) / PurePath(name).name).write_bytes(data)
+        return {r.variant.id for card in load_cards(Path(folder)) for r in card.variants}
+
+
+def _blobs(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    return {n.removeprefix(f"{BLOBS}/"): data for n, data in files.items() if n.startswith(f"{BLOBS}/")}
+
+
+def _object(path: Path, files: Mapping[str, bytes], name: str) -> Mapping[str, Json]:
+    try:
+        value = json.loads(files[name])
+    except (KeyError, ValueError) as error:
+        raise ProjectError(f"{path}: {name} is missing or damaged", hint="pack the project again") from error
+    if not isinstance(value, dict):
+        raise ProjectError(f"{path}: {name} holds no JSON object", hint="pack the project again")
+    return value
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _portable_source(source: Json) -> Json:
+    return PurePath(source).name if isinstance(source, str) and PurePath(source).is_absolute() else source
