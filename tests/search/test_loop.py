@@ -78,9 +78,9 @@ class CountingGenerator:
             return Exhausted(reason="not before the result")
         tried = {f.candidate.source for f in request.history}
         for number in range(self.limit):
-            if f"// {number}" not in tried:
+            if f"k_ {number}" not in tried:
                 return Candidate(
-                    variant_id=request.variant.id, source=f"// {number}", backend="cpp", generator=self.name,
+                    variant_id=request.variant.id, source=f"k_ {number}", backend="cpp", generator=self.name,
                     parent=request.parent.id if request.parent else "",
                 )  # fmt: skip
         return Exhausted(reason="no more sources")
@@ -105,7 +105,8 @@ class FakeBackend:
         if candidate.source in self.broken:
             return BuildFailure(reason="compile_error", detail="line 1")
         return Artifact(
-            digest="d", path=Path("k.so"), backend="cpp", target="t", compiler="c", flags=(), seconds=0.0, log=""
+            digest=f"binary of {candidate.source}", path=Path("k.so"), backend="cpp", target="t", compiler="c",
+            flags=(), seconds=0.0, log="",
         )  # fmt: skip
 
 
@@ -156,7 +157,7 @@ class Bench:
     ) -> SearchSummary:
         return run_search(
             self.store, self.generator, self.backend, self.judge, Budget(trials=trials, seconds=seconds),
-            variants=self.records, prelude=lambda variant: f"// {variant.label}", on_event=self.events.append,
+            variants=self.records, prelude=lambda variant: f"k_ {variant.label}", on_event=self.events.append,
             should_stop=should_stop or (lambda: False), options=self.options,
         )  # fmt: skip
 
@@ -189,7 +190,7 @@ def _sources(store: MemoryStore, record: VariantRecord) -> list[str]:
 def test_trial_budget(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:
     summary = bench.run(trials=5)
     assert (summary.trials, summary.stopped, len(store.stored)) == (5, "trials", 5)
-    assert judge.judged[:4] == [("add", "// 0"), ("relu", "// 0"), ("add", "// 1"), ("relu", "// 1")]
+    assert judge.judged[:4] == [("add", "k_ 0"), ("relu", "k_ 0"), ("add", "k_ 1"), ("relu", "k_ 1")]
     best = summary.best[bench.records[1].variant.id]
     assert best.candidate.source == _sources(store, bench.records[1])[-1]
     assert bench.records[2].variant.id not in summary.best
@@ -227,17 +228,17 @@ def test_resume_is_the_same_call_again(bench: Bench, store: MemoryStore, make_re
     summary = bench.run()
     assert (summary.stopped, summary.trials, len(store.stored)) == ("exhausted", 7, 12)
     for record in bench.records[:2]:
-        assert _sources(store, record) == [f"// {i}" for i in range(6)], "nothing twice, nothing left out"
+        assert _sources(store, record) == [f"k_ {i}" for i in range(6)], "nothing twice, nothing left out"
     assert bench.run().trials == 0
 
 
 def test_build_failure_is_stored_without_the_judge(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:
-    bench.backend = FakeBackend(broken=frozenset({"// 0"}))
+    bench.backend = FakeBackend(broken=frozenset({"k_ 0"}))
     bench.run(trials=4)
     assert [n.outcome for n in store.stored[:2]] == [BuildFailure(reason="compile_error", detail="line 1")] * 2
-    assert "// 0" not in {source for _, source in judge.judged}
+    assert "k_ 0" not in {source for _, source in judge.judged}
     last = bench.generator.requests[-1].history
-    assert [f.outcome for f in last if f.candidate.source == "// 0"] == ["build_failure"]
+    assert [f.outcome for f in last if f.candidate.source == "k_ 0"] == ["build_failure"]
 
 
 def test_builds_run_beside_judging(bench: Bench, make_scored: MakeScored) -> None:
@@ -253,13 +254,46 @@ def test_builds_run_beside_judging(bench: Bench, make_scored: MakeScored) -> Non
     assert seen == [True], "the second candidate was built while the first was judged"
 
 
-def test_building_can_be_left_to_the_judge(bench: Bench, judge: FakeJudge) -> None:
-    bench.run(trials=1)
-    assert isinstance(judge.received[0], Artifact)
-    before = len(bench.backend.built)
+def test_nothing_is_built_ahead_where_it_would_disturb_the_timings(bench: Bench, make_scored: MakeScored) -> None:
+    ahead = []
+
+    def verdict(candidate: Candidate) -> Outcome:
+        ahead.append(len(bench.backend.built) - len(judge.judged))
+        return make_scored(1.5)
+
+    bench.judge = judge = FakeJudge(verdict)
     bench.options = replace(bench.options, build_threads=0)
     assert bench.run(trials=3).trials == 3
-    assert judge.received[1:] == [None] * 3 and len(bench.backend.built) == before
+    assert ahead == [0, 0, 0] and all(isinstance(built, Artifact) for built in judge.received)
+
+
+def test_a_binary_that_was_judged_is_not_judged_again(
+    bench: Bench, store: MemoryStore, make_scored: MakeScored
+) -> None:
+    bench.records = bench.records[:1]
+    same = make_scored(2.0)
+    same = replace(same, artifact=replace(same.artifact, digest="binary of k_ 1"))
+    bench.judge = judge = FakeJudge(lambda c: same)
+    bench.run(trials=3)
+    # The judge says of source 0 that it is the binary of source 1: then source 1 needs no judgement.
+    assert [source for _, source in judge.judged] == ["k_ 0", "k_ 2"]
+    alias = store.stored[1].outcome
+    assert isinstance(alias, Scored) and alias.artifact.digest == "binary of k_ 1"
+    assert alias.measurement == same.measurement
+
+
+def test_a_source_that_differs_in_comments_alone_is_a_repetition(bench: Bench, store: MemoryStore) -> None:
+    bench.records = bench.records[:1]
+    bench.generator = CountingGenerator(limit=1)
+    bench.run()
+    tried = store.stored[0].candidate
+
+    def again(request: Request) -> Candidate:
+        return replace(tried, source="/* the same */ k_    0  // really")
+
+    bench.generator.propose = again  # type: ignore[method-assign]
+    summary = bench.run()
+    assert summary.trials == 0 and "repeats itself" in summary.parked[bench.records[0].variant.id]
 
 
 def test_no_phase_is_left_open(bench: Bench, make_scored: MakeScored) -> None:
@@ -273,8 +307,8 @@ def test_variant_at_the_floor_gets_no_more_trials(bench: Bench, store: MemorySto
     relu, add = bench.records[0].variant, bench.records[1].variant
     bench.judge = FakeJudge(lambda c: make_scored(5.0, floor_us=1.9 if c.variant_id == add.id else 0.0))
     summary = bench.run(trials=8)
-    assert _sources(store, bench.records[1]) == ["// 0"], "what was prepared for it was dropped"
-    assert _sources(store, bench.records[0]) == [f"// {i}" for i in range(7)]
+    assert _sources(store, bench.records[1]) == ["k_ 0"], "what was prepared for it was dropped"
+    assert _sources(store, bench.records[0]) == [f"k_ {i}" for i in range(7)]
     assert "roofline floor" in summary.parked[add.id] and relu.id not in summary.parked
 
 
@@ -296,14 +330,14 @@ def test_failing_judge_is_not_charged_to_candidates(bench: Bench, store: MemoryS
     bench.judge = judge
     assert bench.run(trials=4).trials == 4, "a repaired judge gets to work"
     again = _sources(store, bench.records[0])[failed:]
-    assert "// 1" in again, "a candidate that was never judged is judged"
+    assert "k_ 1" in again, "a candidate that was never judged is judged"
     accepted = [n.candidate.source for n in store.stored if isinstance(n.outcome, Scored)]
     assert len(set(accepted)) == len(accepted)
 
 
 def test_request_tells_the_generator_all(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
     wrong = Rejected(reason=RejectReason.WRONG_VALUE, case="n0=8", detail="out[0]", worst_abs=1.0)
-    bench.judge = FakeJudge(lambda c: wrong if c.source == "// 0" else make_scored(2.0))
+    bench.judge = FakeJudge(lambda c: wrong if c.source == "k_ 0" else make_scored(2.0))
     bench.records = bench.records[:1]
     bench.options = replace(bench.options, strategy=get_strategy("best-first"))
     bench.run(trials=4)
@@ -312,10 +346,10 @@ def test_request_tells_the_generator_all(bench: Bench, store: MemoryStore, make_
         variant,
         "cpp",
         "a compiler",
-        f"// {variant.label}",
+        f"k_ {variant.label}",
     )
     assert [f.outcome for f in last.history] == ["rejected", "accepted", "pending"]
-    assert last.parent is not None and last.parent.source == "// 1"
+    assert last.parent is not None and last.parent.source == "k_ 1"
     assert last.why == "2.00x, children: 0"  # the one that is being judged was begun before
     assert last.weights == (({}, 1.0),)
     assert store.stored[3].parent == store.stored[1].id and store.stored[0].parent == ""
@@ -342,17 +376,17 @@ def test_generator_that_repeats_itself_is_exhausted(bench: Bench, store: MemoryS
 def test_trials_of_other_processes_are_seen(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
     record = bench.records[0]
     bench.records = [record]
-    foreign = Candidate(variant_id=record.variant.id, source="// 3", backend="cpp", generator="counting")
+    foreign = Candidate(variant_id=record.variant.id, source="k_ 3", backend="cpp", generator="counting")
 
     def verdict(candidate: Candidate) -> Outcome:
-        if candidate.source == "// 0":
+        if candidate.source == "k_ 0":
             store.append(Trial(candidate=foreign, outcome=make_scored(1.2), started=0.0, seconds=1.0))
         return make_scored(1.1)
 
     bench.judge = FakeJudge(verdict)
     bench.run(trials=5)
     sources = _sources(store, record)
-    assert sources.count("// 3") == 1 and set(sources) == {f"// {i}" for i in range(6)}
+    assert sources.count("k_ 3") == 1 and set(sources) == {f"k_ {i}" for i in range(6)}
 
 
 def test_events_of_a_trial(bench: Bench, store: MemoryStore) -> None:
@@ -377,7 +411,7 @@ def test_progress_and_time_left(bench: Bench) -> None:
 
 def test_fault_of_the_harness_ends_the_search(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
     def verdict(candidate: Candidate) -> Outcome:
-        if candidate.source == "// 1":
+        if candidate.source == "k_ 1":
             raise HarnessError("the runner does not start")
         return make_scored(1.5)
 

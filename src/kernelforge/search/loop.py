@@ -18,6 +18,7 @@ from kernelforge.cards.types import Variant, VariantRecord
 from kernelforge.evaluate.types import Trial
 from kernelforge.generate.types import Candidate, Exhausted, Feedback, Generator, Request
 from kernelforge.search.allowance import forecast, spent
+from kernelforge.search.duplicates import normalised, same_binary
 from kernelforge.search.events import Event, Phase, PhaseChanged, TrialFinished, VariantExhausted
 from kernelforge.search.lineage import best_node, history, parent_node, speedup_of, weights
 from kernelforge.search.scheduler import Policy, VariantState, next_variant, park_reason, state_of
@@ -215,7 +216,7 @@ class _Search:
         if isinstance(proposal, Exhausted):
             self._no_idea(track, number, proposal.reason)
             return
-        if proposal.id in {f.candidate.id for f in request.history}:
+        if normalised(proposal.source) in {normalised(f.candidate.source) for f in request.history}:
             self._no_idea(track, number, f"the {self.generator.name} generator repeats itself")
             return
         self.prepared = number
@@ -275,8 +276,12 @@ class _Search:
         record = item.track.record
         if item.built is None:
             self._phase(item.track, item.trial, "build")
-            return self.judge.evaluate(item.candidate, record, self.store.examples)
-        result, started, seconds = item.built.result()
+            result, started, seconds = self._build(item.candidate, record.variant)
+        else:
+            result, started, seconds = item.built.result()
+        known = None if isinstance(result, BuildFailure) else same_binary(result, item.track.nodes)
+        if known is not None:
+            return Trial(candidate=item.candidate, outcome=known, started=started, seconds=seconds)
         if isinstance(result, BuildFailure):
             # Nothing is left to judge, and the trial's time is that of the build.
             return Trial(candidate=item.candidate, outcome=result, started=started, seconds=seconds)

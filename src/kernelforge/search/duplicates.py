@@ -1,0 +1,32 @@
+"""When two candidates are one: before compiling by their text, afterwards by their binary. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernelforge.build.types import Artifact
+from kernelforge.evaluate.types import Scored
+from kernelforge.search.lineage import standing
+from kernelforge.search.types import Node
+
+_TOKEN = re.compile(r'("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//(?:\\\n|[^\n])*|/\*.*?\*/', re.DOTALL)
+
+
+def normalised(source: str) -> str:
+    """A source without comments, blank lines and repeated spaces: what the compiler makes of it is the same.
+
+    Line ends stay, for they end preprocessor directives; literals stay as they are.
+    """
+    bare = _TOKEN.sub(lambda match: match[1] or " ", source)
+    lines = (" ".join(line.split()) for line in bare.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def same_binary(artifact: Artifact, nodes: Sequence[Node]) -> Scored | None:
+    """What is known of the very binary: the outcome of an accepted node that has it, with this artifact in it."""
+    for node in reversed(standing(nodes)):
+        if isinstance(node.outcome, Scored) and node.outcome.artifact.digest == artifact.digest:
+            return replace(node.outcome, artifact=artifact)
+    return None
