@@ -258,13 +258,13 @@ def test_nothing_is_built_ahead_where_it_would_disturb_the_timings(bench: Bench,
     ahead = []
 
     def verdict(candidate: Candidate) -> Outcome:
-        ahead.append(len(bench.backend.built) - len(judge.judged))
+        ahead.append(len(bench.backend.built) - len(seen.judged))
         return make_scored(1.5)
 
-    bench.judge = judge = FakeJudge(verdict)
+    bench.judge = seen = FakeJudge(verdict)
     bench.options = replace(bench.options, build_threads=0)
     assert bench.run(trials=3).trials == 3
-    assert ahead == [0, 0, 0] and all(isinstance(built, Artifact) for built in judge.received)
+    assert ahead == [0, 0, 0] and all(isinstance(built, Artifact) for built in seen.received)
 
 
 def test_a_binary_that_was_judged_is_not_judged_again(
@@ -273,10 +273,10 @@ def test_a_binary_that_was_judged_is_not_judged_again(
     bench.records = bench.records[:1]
     same = make_scored(2.0)
     same = replace(same, artifact=replace(same.artifact, digest="binary of k_ 1"))
-    bench.judge = judge = FakeJudge(lambda c: same)
+    bench.judge = seen = FakeJudge(lambda c: same)
     bench.run(trials=3)
     # The judge says of source 0 that it is the binary of source 1: then source 1 needs no judgement.
-    assert [source for _, source in judge.judged] == ["k_ 0", "k_ 2"]
+    assert [source for _, source in seen.judged] == ["k_ 0", "k_ 2"]
     alias = store.stored[1].outcome
     assert isinstance(alias, Scored) and alias.artifact.digest == "binary of k_ 1"
     assert alias.measurement == same.measurement
