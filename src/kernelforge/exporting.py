@@ -18,6 +18,7 @@ from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.certification import DispatchTiming, time_through_dispatch
 from kernelforge.digest import Json
+from kernelforge.errors import PackageError
 from kernelforge.evaluate.types import Certified, MemoryUnavailable, Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate
 from kernelforge.package.reader import read_package
@@ -26,7 +27,7 @@ from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.report.rows import DECISION_EAGER, DECISION_USE, ExportReport
 from kernelforge.search.types import Node
-from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners
+from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners, not_faster
 from kernelforge.verify.types import Rejected, RejectReason
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def export(
     Raises:
         NotFound, UsageError: a pick names nothing, or nothing valid. PackageError: the file cannot be written.
     """
+    if not output.parent.is_dir():
+        raise PackageError(f"cannot write {output}: there is no folder {output.parent}", hint="make it, or change -o")
     exporter = _Exporter(
         project=project, output=output, workshop=workshop, say=say, allow_unchecked=allow_unchecked
     )  # fmt: skip
@@ -252,8 +255,7 @@ class _Exporter:
             )  # fmt: skip
 
     def _turn_down(self, kernel: _Certified, timing: DispatchTiming) -> Entry:
-        i = timing.interval
-        reason = f"through dispatch not faster beyond noise: {i.median:.2f}x [{i.low:.2f}, {i.high:.2f}]"
+        reason = f"through dispatch {not_faster(timing.interval)}"
         self._skip(kernel, reason)
         return _entry(kernel, timing, Off(reason=reason))
 

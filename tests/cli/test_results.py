@@ -425,22 +425,22 @@ def test_cast_verify_suggests_to_load_only_what_is_used(
 
 
 @pytest.mark.parametrize(
-    ("report", "which"),
+    ("report", "following"),
     [
-        (EvalReport(outcome="accepted", audit="generated", number=3), ()),
-        (EvalReport(outcome="rejected", reason="wrong_value", number=3), ("--trial", "3")),
-        (EvalReport(outcome="build_failure", reason="compile_error", number=3), ("--trial", "3")),
-        (EvalReport(outcome="rejected", reason="wrong_value"), ()),
+        (EvalReport(outcome="accepted", audit="generated", number=3), "eval k.cpp --variant gelu --certify"),
+        (EvalReport(outcome="rejected", reason="wrong_value", number=3), "op show gelu --trial 3"),
+        (EvalReport(outcome="build_failure", reason="compile_error", number=3), "op show gelu --trial 3"),
+        (EvalReport(outcome="rejected", reason="wrong_value"), "op show gelu"),
     ],
     ids=["accepted", "rejected", "no-build", "no-number"],
 )
 def test_eval_says_which_trial_it_made_and_what_next(
-    kforge: Any, fake_verbs: Any, report: EvalReport, which: tuple[str, ...]
+    kforge: Any, fake_verbs: Any, report: EvalReport, following: str
 ) -> None:
     fake_verbs(evaluate_file=giver(replace(report, node="cd" * 32)))
     ran = kforge("eval", "k.cpp", "-p", "x.kforge", "-V", "gelu")
     assert ("3, node cdcdcdcdcdcdcdcd" in ran.stdout) is (report.number == 3)
-    words = ["next:", "kforge", "op", "show", "gelu", *which, "--project", "x.kforge"]
+    words = ["next:", "kforge", *following.split(), "--project", "x.kforge"]
     assert shlex.split(ran.stderr.splitlines()[-1]) == words
     assert (
         json.loads(kforge("eval", "k.cpp", "-p", "x.kforge", "-V", "gelu", "--json").stdout)["number"] == report.number

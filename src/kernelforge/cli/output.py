@@ -60,7 +60,7 @@ class Output:
         if self.as_json:
             self.show(document, ())
         else:
-            sys.stdout.write(text)
+            sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
     def width(self) -> int | None:
         """Columns of the terminal on stdout; None for a pipe or a file, where nothing need be cut."""

@@ -45,7 +45,7 @@ LEAST_SHARE = 0.001
 """Of the captured time: what never-tried variants below it take is not worth a line of the operator table."""
 
 DISTURBED = "*"
-_DISTURBED_NOTE = f"{DISTURBED} others used the machine while this was timed"
+DISTURBED_NOTE = f"{DISTURBED} others used the machine while this was timed"
 
 
 def operator_grid(
@@ -66,7 +66,7 @@ def operator_grid(
     ordered = sorted(rows, key=lambda r: -r.share)
     shown = [r for r in ordered if r.share >= least_share or r.trials]
     disturbed = any(r.disturbed for r in shown)
-    footer = [_coverage_line(ordered), *([_DISTURBED_NOTE] if disturbed else [])]
+    footer = [_coverage_line(ordered), *([DISTURBED_NOTE] if disturbed else [])]
     if len(shown) < len(ordered):
         hint = f" ({how_to_see_all})" if how_to_see_all else ""
         footer.append(f"and {len(ordered) - len(shown)} more below {format_share(least_share)} of the time{hint}")
@@ -182,7 +182,7 @@ def facts_grid(facts: Sequence[tuple[str, str]], *, title: str = "", disturbed: 
     """Names and values, one pair a line. disturbed: a value is marked with `DISTURBED`."""
     records = tuple(Record((Cell(name, "dim"), Cell(value))) for name, value in facts)
     columns = (Column(title=""), Column(title="", flexible=True))
-    footer = (_DISTURBED_NOTE,) if disturbed else ()
+    footer = (DISTURBED_NOTE,) if disturbed else ()
     return Grid(title=title, columns=columns, records=records, header=False, footer=footer)
 
 
@@ -226,7 +226,7 @@ def trial_grid(trials: Sequence[TrialRow]) -> Grid:
     )  # fmt: skip
     disturbed = any(t.disturbed for t in trials)
     records = tuple(_trial_record(t, disturbed) for t in trials)
-    return Grid(title="Trials", columns=columns, records=records, footer=(_DISTURBED_NOTE,) if disturbed else ())
+    return Grid(title="Trials", columns=columns, records=records, footer=(DISTURBED_NOTE,) if disturbed else ())
 
 
 def _trial_record(trial: TrialRow, marks: bool) -> Record:

@@ -11,6 +11,7 @@ from kernelforge.digest import Json
 from kernelforge.report.grid import Cell, Column, Grid, Record, Tone
 from kernelforge.report.nodes import trial_line, trial_row
 from kernelforge.report.rows import TrialRow
+from kernelforge.report.tables import DISTURBED, DISTURBED_NOTE
 from kernelforge.report.units import UNKNOWN, format_interval, format_speedup, format_us
 from kernelforge.search.lineage import best_node
 from kernelforge.search.types import Node
@@ -92,7 +93,8 @@ def tree_grid(report: TreeReport) -> Grid:
         Column(title="node"), Column(title="speed-up", align="right"), Column(title="95% interval", align="right"),
         Column(title="time", align="right"), Column(title="outcome, candidate", flexible=True),
     )  # fmt: skip
-    return Grid(title=report.label, columns=columns, records=tuple(_record(row) for row in report.rows))
+    footer = (DISTURBED_NOTE,) if any(row.trial.disturbed for row in report.rows) else ()
+    return Grid(title=report.label, columns=columns, records=tuple(_record(row) for row in report.rows), footer=footer)
 
 
 def diff_report(record: VariantRecord, old: Node | None, new: Node) -> DiffReport:
@@ -112,11 +114,12 @@ def diff_report(record: VariantRecord, old: Node | None, new: Node) -> DiffRepor
 def _record(row: TreeRow) -> Record:
     trial, speedup = row.trial, row.trial.speedup
     failed = trial.outcome != "accepted"
-    words = [(trial.reason or trial.outcome) if failed else "", trial.notes or trial.generator]
+    words = [trial.reason or trial.outcome, trial.notes or trial.generator]
+    mark = DISTURBED if trial.disturbed else ""
     tone: Tone = "good" if row.best else "bad" if failed else "strong" if row.path else ""
     return Record((
         Cell(f"{row.branch}#{trial.number}{' best' if row.best else ''}", tone),
-        Cell(format_speedup(speedup.median) if speedup is not None else UNKNOWN),
+        Cell(format_speedup(speedup.median) + mark if speedup is not None else UNKNOWN),
         Cell(format_interval(speedup.low, speedup.high) if speedup is not None else UNKNOWN, "dim"),
         Cell(format_us(trial.candidate_us)), Cell(", ".join(w for w in words if w)),
     ))  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelforge.audit.types import AuditKind
+from kernelforge.benchmark.types import Interval
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored, WorkerFailure
@@ -79,10 +80,16 @@ def choose_winner(record: VariantRecord, nodes: Sequence[Node], *, pick: str = "
     if best not in faster:
         assert isinstance(best.outcome, Scored)
         speedup = best.outcome.measurement.speedup
-        reason = f"not faster beyond noise: {speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+        reason = not_faster(speedup)
         return Choice(record=record, node=None, reason=reason)
     others = tuple(n for n in faster if n is not best)
     return Choice(record=record, node=best, reason="fastest valid candidate", runners_up=others)
+
+
+def not_faster(speedup: Interval) -> str:
+    """Why a right kernel is not used, with its speed-up: it is slower, or not faster beyond the noise."""
+    words = "slower than eager" if speedup.high < 1.0 else "not faster beyond noise"
+    return f"{words}: {speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
 
 
 def _low(outcome: Scored) -> float:

@@ -92,7 +92,8 @@ class Project:
         if not exists:
             raise NotFound(f"no project at {path}", hint=f"capture a model first: {_capture_command(path)}")
         if not is_project:
-            raise NotFound(f"{path} is no project: it has no {DATABASE}", hint=_capture_command(path))
+            hint = "name the folder of a project" if path.is_file() else _capture_command(path)
+            raise NotFound(f"{path} is no project: it has no {DATABASE}", hint=hint)
         engine, row = open_database(path / DATABASE)
         return Project(path, engine, model=row.model, device=row.device, created=row.created)
 

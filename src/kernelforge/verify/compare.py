@@ -116,7 +116,10 @@ def _compare_classes(expected: Expected, got: Tensor) -> Mismatch | None:
 def _class_hint(got: Tensor, bad: Tensor) -> str:
     wrong = got[bad]
     if bool(wrong.isnan().all()):
-        return "; all of them are nan: not written at all, read beyond an input, 0/0 or inf-inf"
+        return (
+            "; all of them are nan: not written at all, read beyond an input, 0/0, or inf/inf and inf-inf after an "
+            "overflow (exp without subtracting the maximum?)"
+        )
     if bool(wrong.isinf().all()):
         return "; all of them are infinite: an overflow (exp without subtracting the maximum, or 16-bit sums?)"
     if bool(wrong.isfinite().all()):

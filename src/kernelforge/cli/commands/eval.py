@@ -47,8 +47,12 @@ def evaluate(
     paper = protocol is ProtocolName.PAPER
     report = forge.evaluate_file(source, project=folder, variant=variant, certify=certify, paper=paper)
     out.show(report.to_json(), evaluation_grids(report, certify=certify))
-    which = ("--trial", report.number) if report.outcome != "accepted" and report.number else ()
-    out.next_step("op", "show", variant, *which, "--project", folder)
+    if report.outcome == "accepted" and not certify:
+        out.note("its memory is not checked, nor is it tried on the complete set of cases: the certificate does both")
+        out.next_step("eval", source, "--variant", variant, "--certify", "--project", folder)
+    else:
+        which = ("--trial", report.number) if report.outcome != "accepted" and report.number else ()
+        out.next_step("op", "show", variant, *which, "--project", folder)
     if code := exit_code_of(report):
         raise typer.Exit(code)
 

@@ -27,7 +27,9 @@ def tree(out: Output, variant: VariantArgument, project: ProjectOption = None) -
     report = forge.variant_tree(folder, variant)
     out.show(report.to_json(), [tree_grid(report)])
     best = next((row.trial for row in report.rows if row.best), None)
-    if best is not None:
+    if best is not None and not best.parent:
+        out.next_step("op", "show", report.label, "--trial", best.number, "--project", folder)
+    elif best is not None:
         out.next_step("diff", best.number, "--variant", report.label, "--project", folder)
     elif not report.rows:
         out.next_step("forge", folder, report.label)

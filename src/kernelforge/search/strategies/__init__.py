@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from kernelforge.errors import NotFound
 from kernelforge.plugins import load_plugin, plugin_names
 from kernelforge.search.types import Strategy
 
@@ -22,4 +23,6 @@ def get_strategy(name: str) -> Strategy:
     Raises:
         NotFound: there is none.
     """
+    if name not in strategy_names():
+        raise NotFound(f"no strategy {name!r}", hint=f"known: {', '.join(strategy_names())}")
     return cast(Strategy, load_plugin(__name__, name.replace("-", "_"), "STRATEGY"))
