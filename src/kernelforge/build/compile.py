@@ -24,8 +24,12 @@ from kernelforge.generate.types import Candidate
 _LOG_LIMIT = 20_000
 _DETAIL_LINES = 25
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_ASSEMBLY = re.compile(r"asm|##|%:%:|\?\?=")
+"""Without one of these a source has no inline assembly, nor pastes the word together."""
 LARGEST_FILE = 256 << 20
 """No file that a compiler writes may be larger, in bytes: a static array of gigabytes would fill the disk."""
+MOST_MEMORY = 16 << 30
+"""Address space of a compiler, in bytes."""
 _TOO_LARGE = "the binary exceeds {} MiB: large tables are computed by the kernel, or kept in its workspace"
 
 
@@ -83,6 +87,9 @@ def build_with(
     if not re.search(r"\blaunch\s*\(", _COMMENT.sub(" ", candidate.source)):
         return BuildFailure(reason="missing_launch", detail='the source defines no extern "C" int launch(...)')
     text = full_source(candidate, variant)
+    if _ASSEMBLY.search(candidate.source) and _reads_files(preprocess(toolchain, cache, candidate, variant)):
+        detail = f"kernel{toolchain.suffix} uses directives of the assembler that read files or make text of text"
+        return BuildFailure(reason="compile_error", detail=detail)
     flags = tuple(flag for command in toolchain.commands for flag in command)
     key = cache.key(text=text, compiler=toolchain.version, flags=flags, target=toolchain.target)
     cached = cache.get(key)
@@ -103,7 +110,8 @@ def build_with(
                 return BuildFailure(reason="build_timeout", detail=f"the compiler ran longer than {timeout_s:g} s")
             if re.search(r"[Ff]ile (size limit exceeded|too large)", log) or code == -signal.SIGXFSZ:
                 return BuildFailure(reason="compile_error", detail=_TOO_LARGE.format(LARGEST_FILE >> 20))
-            return BuildFailure(reason=_reason(log), detail=trim_errors(log))
+            detail = trim_errors(log) or f"the compiler ended with status {code} and said nothing"
+            return BuildFailure(reason=_reason(log), detail=detail)
     included = _files_of_this_machine(scratch / "unit.d", toolchain)
     if included:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -129,11 +137,20 @@ def preprocess(
     scratch = cache.scratch()
     try:
         (scratch / f"unit{toolchain.suffix}").write_text(full_source(candidate, variant))
-        flags = [flag for flag in toolchain.commands[0] if flag not in {"-c", "-o", "kernel.o", *DEPENDENCIES}]
+        outputs = {"-c", "-o", "-shared", "kernel.o", "kernel.so", *DEPENDENCIES}
+        flags = [flag for flag in toolchain.commands[0] if flag not in outputs]
         code, text = _run([str(toolchain.compiler), *flags, "-E", "-P"], scratch, timeout_s)
         return text if code == 0 else ""
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _reads_files(text: str) -> bool:
+    """Whether inline assembly of an expanded source may include files; literals are joined and unescaped before."""
+    joined = re.sub(r'"\s*"', "", text)
+    plain = re.sub(r"\\x([0-9a-fA-F]{1,2})", lambda m: chr(int(m[1], 16)), joined)
+    plain = re.sub(r"\\([0-7]{1,3})", lambda m: chr(int(m[1], 8)), plain)
+    return re.search(r"\.\s*(incbin|include|macro|irpc?|altmacro)\b", plain, re.IGNORECASE) is not None
 
 
 def _files_of_this_machine(dependencies: Path, toolchain: Toolchain) -> list[str]:
@@ -156,6 +173,7 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | 
     ) as process:  # fmt: skip
         with suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
         try:
             output, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:

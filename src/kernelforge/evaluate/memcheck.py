@@ -57,7 +57,7 @@ _EVASION = re.compile(
 )
 """By such names a source can be another program, or unchecked in parts, where it is instrumented."""
 
-_INTROSPECTION = re.compile(r"__builtin_constant_p|is_constant_evaluated")
+_INTROSPECTION = re.compile(r"__builtin_constant_p|is_constant_evaluated|__builtin_(dynamic_)?object_size")
 """Asks what the optimiser knows, which is less where the code is instrumented."""
 _INCLUDE = re.compile(r"^.*(?:#|%:).*include.*$", re.MULTILINE)
 

@@ -495,9 +495,27 @@ static uint32_t arithmetic_mode(void) {
 static uint32_t arithmetic_mode(void) { return 0; }
 #endif
 
-static int mode_changed(uint32_t before) {
-    if (arithmetic_mode() == before) return 0;
-    return fail(ERROR_LAUNCH, 0, "launch left another rounding mode or flushing of subnormal numbers behind");
+/* What a call may leave changed in the process, to the harm of everything that runs there later. */
+typedef struct {
+    uint32_t arithmetic;
+    int threads, thread_limit, level, active_levels;
+} process_mode;
+
+static process_mode present_mode(void) {
+    process_mode mode = {arithmetic_mode(), omp_get_max_threads(), omp_get_thread_limit(), omp_get_level(),
+                         omp_get_max_active_levels()};
+    return mode;
+}
+
+static int mode_changed(process_mode before) {
+    process_mode now = present_mode();
+    if (now.arithmetic != before.arithmetic)
+        return fail(ERROR_LAUNCH, 0, "launch left another rounding mode or flushing of subnormal numbers behind");
+    if (now.level != before.level) return fail(ERROR_LAUNCH, 0, "launch left a team of OpenMP threads open");
+    if (now.threads != before.threads || now.thread_limit != before.thread_limit ||
+        now.active_levels != before.active_levels)
+        return fail(ERROR_LAUNCH, 0, "launch changed how many threads later OpenMP regions get");
+    return 0;
 }
 
 static int launch_failed(int status, uint64_t at) {
@@ -517,7 +535,7 @@ static int command_run(const request *q) {
     answer.workspace_bytes = s->workspace_bytes;
     if (slot_prepare(s) || finish()) return -1;
     slot_pointers(s, pointers);
-    uint32_t mode = arithmetic_mode();
+    process_mode mode = present_mode();
     uint64_t start = now_ns();
     int status = invoke(s, pointers);
     int failed = launch_failed(status, 0) || finish();
@@ -701,7 +719,7 @@ static int command_time(const request *q, const int *fds, int fd_count) {
     uint64_t *samples = map_fd(fds[0], q->iterations * sizeof *samples, PROT_READ | PROT_WRITE);
     if (samples == MAP_FAILED) return fail(ERROR_REQUEST, errno, "cannot map the samples");
     if (q->core) begin_on(q->core - 1);
-    uint32_t mode = arithmetic_mode();
+    process_mode mode = present_mode();
     int failed = 0;
     for (uint32_t i = 0; i < q->count && !failed && q->flags & FLAG_PREPARE; i++)
         failed = slot_prepare(&slots[q->slot + i]);
