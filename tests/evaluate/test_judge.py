@@ -227,3 +227,14 @@ def test_a_bug_of_the_judge_is_no_verdict_and_no_end(
     assert isinstance(outcome, WorkerFailure)
     assert "a fault of the judge itself: KeyError" in outcome.detail
     assert "Traceback" in caplog.text
+
+
+def test_what_shows_once_while_timed_is_not_forgiven_by_a_second_timing(
+    evaluate: Evaluate, relu_record: VariantRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rounding mode is changed once, in the timed calls; afterwards nothing changes any more."""
+    monkeypatch.setattr(Judge, "_faster_than_known", lambda judge: True)
+    late = "  if (++calls == 40) std::fesetround(FE_UPWARD);\n"
+    source = "#include <cfenv>\nstatic int calls = 0;\n" + RELU_HEAD + RELU_LOOP + late + "  return 0;\n}\n"
+    outcome = evaluate(relu_record, source)
+    assert isinstance(outcome, Rejected) and outcome.reason is RejectReason.LAUNCH_ERROR, outcome

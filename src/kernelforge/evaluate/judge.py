@@ -38,7 +38,7 @@ from kernelforge.settings import Settings
 from kernelforge.verify.cases import LARGE_BYTES
 from kernelforge.verify.gate import recheck, replay, verify
 from kernelforge.verify.prepare import EagerBaseline, PreparedCase
-from kernelforge.verify.types import Rejected
+from kernelforge.verify.types import Rejected, RejectReason
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ class Judge:
                 return verdict
             with timing_slot(self._settings, self._device), self._phase("timing"):
                 measurement = self._measure(session, record, bench)
-                if isinstance(measurement, Rejected) and self._faster_than_known():
+                if _is_impossible(measurement) and self._faster_than_known():
                     measurement = self._measure(session, record, bench)
             if isinstance(measurement, Rejected):
                 return measurement
@@ -281,3 +281,9 @@ class Judge:
         logger.warning("the judge could not judge: %s", error)
         self._eager.close()
         return WorkerFailure(detail=str(error))
+
+
+def _is_impossible(measurement: Measurement | Rejected) -> bool:
+    """Whether it was turned down for its times alone: whatever else showed while it was timed is no matter of the
+    machine, and need not show twice."""
+    return isinstance(measurement, Rejected) and measurement.reason is RejectReason.TIMING_SUSPECT
