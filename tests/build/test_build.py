@@ -204,3 +204,22 @@ def test_a_binary_that_would_fill_the_disk(tmp_path: Path, monkeypatch: pytest.M
     made = build("int big[1 << 20] = {1};\n" + DOUBLE, tmp_path)
     assert isinstance(made, BuildFailure) and made.reason == "compile_error"
     assert "1 MiB" in made.detail
+
+
+@pytest.mark.parametrize("backend", ["cpp", pytest.param("cuda", marks=pytest.mark.nvcc)])
+def test_assembly_may_compute_and_reads_no_files(tmp_path: Path, backend: str) -> None:
+    settings = load_settings({"KFORGE_CACHE_DIR": str(tmp_path / "cache")})
+    made = get_backend(backend, settings, arch="sm_90" if backend == "cuda" else "")
+    body, honest = DOUBLE, 'static inline void nothing() { asm volatile("" ::: "memory"); }\n'
+    if backend == "cuda":
+        body = DOUBLE.replace("void* workspace", "void* workspace, cudaStream_t stream")
+        honest = '__device__ inline unsigned lane() { unsigned l; asm("mov.u32 %0, %%laneid;" : "=r"(l)); return l; }\n'
+    assert isinstance(made.build(candidate(honest + body, backend=backend), VARIANT), Artifact)
+    (tmp_path / "secret").write_text("a secret")
+    for word in (".incbin", '.inc" "bin', ".inc\\x62in", ".in\\143bin"):
+        reads = f'asm(".pushsection .rodata\\n{word} \\"{tmp_path}/secret\\"\\n.popsection");\n'
+        failed = made.build(candidate(reads + body, backend=backend), VARIANT)
+        assert isinstance(failed, BuildFailure) and "directives of the assembler" in failed.detail, word
+    pasted = f'#define PASTE(a, b) #a #b\nasm(PASTE(.inc, bin) " \\"{tmp_path}/secret\\"");\n'
+    failed = made.build(candidate(pasted + body, backend=backend), VARIANT)
+    assert isinstance(failed, BuildFailure) and "directives of the assembler" in failed.detail

@@ -217,8 +217,14 @@ def test_the_tree_of_a_variant_and_what_a_trial_changed(kforge: Any, bench: Benc
     nodes = json.loads(kforge("tree", "relu", "-p", str(bench.project), "--json").stdout)["nodes"]
     assert [n["number"] for n in nodes] == [*range(1, len(nodes) + 1)]
     diff = kforge("diff", "2", "1", "-V", "relu", "-p", str(bench.project))
-    assert diff.code == 0 and diff.stdout.startswith("--- #1")
+    assert diff.code == 0 and diff.stdout.startswith("--- #1") and diff.stdout.endswith("\n")
     assert kforge("diff", "99", "-V", "relu", "-p", str(bench.project)).code == 3
+
+
+def test_an_export_to_nowhere_fails_before_it_certifies(kforge: Any, bench: Bench, tmp_path: Path) -> None:
+    ran = kforge("export", str(bench.project), "-o", str(tmp_path / "none" / "a.cast"))
+    assert ran.code != 0 and "there is no folder" in ran.stderr
+    assert "certifying" not in ran.stderr and "provisional" not in ran.stderr
 
 
 def test_a_project_is_packed_unpacked_and_merged(kforge: Any, bench: Bench, tmp_path: Path) -> None:

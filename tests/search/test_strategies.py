@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from kernelforge.errors import NotFound
 from kernelforge.search.strategies import get_strategy, strategy_names
 from kernelforge.search.tree import TreeNode, TreeView, stalled, tree_of
 
@@ -31,6 +32,13 @@ def grown(name: str, trials: int, *, seed: int, failing: float = 0.3) -> TreeVie
 
 def test_they_are_there() -> None:
     assert {*NAMES} >= {"paper-mcts", "mcts", "best-first", "best-of-n", "autotune", "linear", "beam"}
+
+
+@pytest.mark.parametrize("name", ["bestfirst", "best_first", ""])
+def test_an_unknown_name_is_told_the_known_ones_as_they_are_typed(name: str) -> None:
+    with pytest.raises(NotFound, match="no strategy") as error:
+        get_strategy(name)
+    assert "best-first" in error.value.hint and "_" not in error.value.hint
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -87,9 +87,6 @@ def build_with(
     if not re.search(r"\blaunch\s*\(", _COMMENT.sub(" ", candidate.source)):
         return BuildFailure(reason="missing_launch", detail='the source defines no extern "C" int launch(...)')
     text = full_source(candidate, variant)
-    if _ASSEMBLY.search(candidate.source) and _reads_files(preprocess(toolchain, cache, candidate, variant)):
-        detail = f"kernel{toolchain.suffix} uses directives of the assembler that read files or make text of text"
-        return BuildFailure(reason="compile_error", detail=detail)
     flags = tuple(flag for command in toolchain.commands for flag in command)
     key = cache.key(text=text, compiler=toolchain.version, flags=flags, target=toolchain.target)
     cached = cache.get(key)
@@ -113,13 +110,20 @@ def build_with(
             detail = trim_errors(log) or f"the compiler ended with status {code} and said nothing"
             return BuildFailure(reason=_reason(log), detail=detail)
     included = _files_of_this_machine(scratch / "unit.d", toolchain)
+    refused = ""
     if included:
-        shutil.rmtree(scratch, ignore_errors=True)
-        detail = (
+        refused = (
             f"kernel{toolchain.suffix} includes {included[0]}, a file of this machine: a kernel is one text, with "
             "headers of the compiler and the system only; paste what it needs"
         )
-        return BuildFailure(reason="compile_error", detail=detail)
+    elif _ASSEMBLY.search(candidate.source):
+        # As written too: nvcc expands the device's side of a condition only.
+        expanded = preprocess(toolchain, cache, candidate, variant)
+        if expanded is None or _reads_files(candidate.source) or _reads_files(expanded):
+            refused = f"kernel{toolchain.suffix} uses directives of the assembler that read files or make text of text"
+    if refused:
+        shutil.rmtree(scratch, ignore_errors=True)
+        return BuildFailure(reason="compile_error", detail=refused)
     headers = str(tvm_ffi_include())  # where they lie says nothing on another machine
     said = [flag for flag in flags if flag not in {"-isystem", headers}]
     record = {
@@ -132,15 +136,19 @@ def build_with(
 
 def preprocess(
     toolchain: Toolchain, cache: BuildCache, candidate: Candidate, variant: Variant, *, timeout_s: float = 60.0
-) -> str:
-    """The whole translation unit as the compiler sees it, macros and headers expanded; "" if it does not get so far."""
+) -> str | None:
+    """The whole translation unit as the compiler sees it, macros and headers expanded; None if it does not get so far.
+
+    Without line markers where the compiler can leave them out; nvcc cannot.
+    """
     scratch = cache.scratch()
     try:
         (scratch / f"unit{toolchain.suffix}").write_text(full_source(candidate, variant))
         outputs = {"-c", "-o", "-shared", "kernel.o", "kernel.so", *DEPENDENCIES}
         flags = [flag for flag in toolchain.commands[0] if flag not in outputs]
-        code, text = _run([str(toolchain.compiler), *flags, "-E", "-P"], scratch, timeout_s)
-        return text if code == 0 else ""
+        bare = ("-P",) if toolchain.backend == "cpp" else ()
+        code, text = _run([str(toolchain.compiler), *flags, "-E", *bare], scratch, timeout_s)
+        return text if code == 0 else None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -150,7 +158,7 @@ def _reads_files(text: str) -> bool:
     joined = re.sub(r'"\s*"', "", text)
     plain = re.sub(r"\\x([0-9a-fA-F]{1,2})", lambda m: chr(int(m[1], 16)), joined)
     plain = re.sub(r"\\([0-7]{1,3})", lambda m: chr(int(m[1], 8)), plain)
-    return re.search(r"\.\s*(incbin|include|macro|irpc?|altmacro)\b", plain, re.IGNORECASE) is not None
+    return re.search(r"\.(incbin|include|macro|irpc?|altmacro)\b", plain, re.IGNORECASE) is not None
 
 
 def _files_of_this_machine(dependencies: Path, toolchain: Toolchain) -> list[str]:

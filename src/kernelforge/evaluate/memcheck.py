@@ -177,17 +177,18 @@ class _CheckedForm:
 
         Told of what the preprocessor leaves: names may be pasted together.
         """
-        named = _EVASION.search(self.artifact.source)
         backend = plain_backend(self.settings, self.artifact.target)
-        plain = backend.preprocess(self.candidate, self.variant)
-        named = named or _EVASION.search(plain)
+        # The standard's headers may ask the optimiser, the source may not.
+        includes = replace(self.candidate, source="\n".join(_INCLUDE.findall(self.artifact.source)))
+        plain, headers = (backend.preprocess(c, self.variant) for c in (self.candidate, includes))
+        checked = checked_backend(self.settings, self.artifact.target).preprocess(self.candidate, self.variant)
+        if plain is None or headers is None or checked is None:
+            return "the source cannot be preprocessed on its own"
+        named = _EVASION.search(self.artifact.source) or _EVASION.search(plain)
         if named:
             return f"the source names the sanitizers: {named[0]}"
-        # The standard's headers may ask, the source may not.
-        headers = replace(self.candidate, source="\n".join(_INCLUDE.findall(self.artifact.source)))
-        if len(_INTROSPECTION.findall(plain)) > len(_INTROSPECTION.findall(backend.preprocess(headers, self.variant))):
+        if len(_INTROSPECTION.findall(plain)) > len(_INTROSPECTION.findall(headers)):
             return "the source asks what the optimiser knows, and may be another program where it is checked"
-        checked = checked_backend(self.settings, self.artifact.target).preprocess(self.candidate, self.variant)
         return "" if plain == checked else "the source is another text where it is checked"
 
     def build(self, locals_as: Literal["pattern", "zero"]) -> Artifact | BuildFailure:

@@ -107,7 +107,7 @@ def _short_label(label: str, room: int = 28) -> str:
     return label if len(label) <= room else f"{name[: room - len(digits) - 4]}...-{digits}"
 
 
-def _marked(speedup: float | None, *, disturbed: bool, marks: bool) -> str:
+def marked(speedup: float | None, *, disturbed: bool, marks: bool) -> str:
     """A speed-up in a column some of whose numbers are marked (or not), so that the digits still align."""
     return format_speedup(speedup) + ((DISTURBED if disturbed else " ") if marks else "")
 
@@ -118,7 +118,7 @@ def _number_cells(row: OperatorRow, marks: bool) -> tuple[Cell, ...]:
     return (
         Cell(format_share(row.share)), Cell(format_us(row.eager_us)), Cell(format_us(row.best_us)),
         Cell(format_us(row.floor_us), "dim"),
-        Cell(_marked(row.speedup, disturbed=row.disturbed, marks=marks), "good" if faster else ""),
+        Cell(marked(row.speedup, disturbed=row.disturbed, marks=marks), "good" if faster else ""),
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def facts_grid(facts: Sequence[tuple[str, str]], *, title: str = "", disturbed: 
 
 def variant_grid(row: OperatorRow) -> Grid:
     """One variant's facts."""
-    speedup = _marked(row.speedup, disturbed=True, marks=row.disturbed)
+    speedup = marked(row.speedup, disturbed=True, marks=row.disturbed)
     if interval := format_interval(row.speedup_low, row.speedup_high):
         speedup += f"  (95% interval {interval})"
     return facts_grid(
@@ -237,7 +237,7 @@ def _trial_record(trial: TrialRow, marks: bool) -> Record:
     return Record(
         (
             Cell(str(trial.number)), Cell(trial.node[:8], "dim"), outcome, Cell(format_us(trial.candidate_us)),
-            Cell(_marked(median, disturbed=trial.disturbed, marks=marks)),
+            Cell(marked(median, disturbed=trial.disturbed, marks=marks)),
             Cell(format_interval(low, high), "dim"), Cell(trial.notes or trial.generator),
         ),
         trial.detail.splitlines()[0] if failed else "",
@@ -248,7 +248,7 @@ def interval_text(interval: Interval | None, *, disturbed: bool = False) -> str:
     """A speed-up with its interval in one phrase."""
     if interval is None:
         return UNKNOWN
-    speedup = _marked(interval.median, disturbed=True, marks=disturbed)
+    speedup = marked(interval.median, disturbed=True, marks=disturbed)
     return f"{speedup}  (95% interval {format_interval(interval.low, interval.high)})"
 
 

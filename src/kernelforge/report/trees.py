@@ -11,8 +11,8 @@ from kernelforge.digest import Json
 from kernelforge.report.grid import Cell, Column, Grid, Record, Tone
 from kernelforge.report.nodes import trial_line, trial_row
 from kernelforge.report.rows import TrialRow
-from kernelforge.report.tables import DISTURBED, DISTURBED_NOTE
-from kernelforge.report.units import UNKNOWN, format_interval, format_speedup, format_us
+from kernelforge.report.tables import DISTURBED_NOTE, marked
+from kernelforge.report.units import format_interval, format_us
 from kernelforge.search.lineage import best_node
 from kernelforge.search.types import Node
 
@@ -93,8 +93,9 @@ def tree_grid(report: TreeReport) -> Grid:
         Column(title="node"), Column(title="speed-up", align="right"), Column(title="95% interval", align="right"),
         Column(title="time", align="right"), Column(title="outcome, candidate", flexible=True),
     )  # fmt: skip
-    footer = (DISTURBED_NOTE,) if any(row.trial.disturbed for row in report.rows) else ()
-    return Grid(title=report.label, columns=columns, records=tuple(_record(row) for row in report.rows), footer=footer)
+    marks = any(row.trial.disturbed for row in report.rows)
+    records = tuple(_record(row, marks) for row in report.rows)
+    return Grid(title=report.label, columns=columns, records=records, footer=(DISTURBED_NOTE,) if marks else ())
 
 
 def diff_report(record: VariantRecord, old: Node | None, new: Node) -> DiffReport:
@@ -111,15 +112,15 @@ def diff_report(record: VariantRecord, old: Node | None, new: Node) -> DiffRepor
     )  # fmt: skip
 
 
-def _record(row: TreeRow) -> Record:
+def _record(row: TreeRow, marks: bool) -> Record:
     trial, speedup = row.trial, row.trial.speedup
+    low, median, high = (speedup.low, speedup.median, speedup.high) if speedup else (None, None, None)
     failed = trial.outcome != "accepted"
     words = [trial.reason or trial.outcome, trial.notes or trial.generator]
-    mark = DISTURBED if trial.disturbed else ""
     tone: Tone = "good" if row.best else "bad" if failed else "strong" if row.path else ""
     return Record((
         Cell(f"{row.branch}#{trial.number}{' best' if row.best else ''}", tone),
-        Cell(format_speedup(speedup.median) + mark if speedup is not None else UNKNOWN),
-        Cell(format_interval(speedup.low, speedup.high) if speedup is not None else UNKNOWN, "dim"),
+        Cell(marked(median, disturbed=trial.disturbed, marks=marks)),
+        Cell(format_interval(low, high), "dim"),
         Cell(format_us(trial.candidate_us)), Cell(", ".join(w for w in words if w)),
     ))  # fmt: skip

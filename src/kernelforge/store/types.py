@@ -49,7 +49,8 @@ class StoredTrial:
     @staticmethod
     def from_json(data: Mapping[str, Json]) -> StoredTrial:
         """Raises ValueError or TypeError if it is none."""
-        for name, kind in {**dict.fromkeys(("number",), int), **dict.fromkeys(("started", "seconds"), float)}.items():
-            if not isinstance(data[name], kind | int):
-                raise ValueError(f"{name} is no number")
+        if not isinstance(data["number"], int):
+            raise ValueError("number is no integer")
+        if not all(isinstance(data[name], int | float) for name in ("started", "seconds")):
+            raise ValueError("started or seconds is no number")
         return StoredTrial(**data)  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ class CppBackend:
     def build(self, candidate: Candidate, variant: Variant, *, timeout_s: float = 120.0) -> Artifact | BuildFailure:
         return build_with(self.toolchain, self.cache, candidate, variant, timeout_s=timeout_s)
 
-    def preprocess(self, candidate: Candidate, variant: Variant) -> str:
+    def preprocess(self, candidate: Candidate, variant: Variant) -> str | None:
         """What the compiler makes of the source's macros, headers and conditions: the text that it compiles."""
         return preprocess(self.toolchain, self.cache, candidate, variant)
 
