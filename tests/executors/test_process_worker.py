@@ -129,7 +129,14 @@ def test_memory_beyond_limit_and_grant_is_oom() -> None:
     worker.close()
 
 
-def test_close_kills_descendants_that_left_the_group() -> None:
+def test_close_kills_descendants_that_left_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill = ProcessWorker._kill
+
+    def late(worker: ProcessWorker) -> None:
+        time.sleep(0.3)  # time enough for a worker whose channel has ended to leave its children behind
+        kill(worker)
+
+    monkeypatch.setattr(ProcessWorker, "_kill", late)
     worker = spawn(Limits(wall_s=10))
     reply = worker.request(b"children")
     assert isinstance(reply, bytes)

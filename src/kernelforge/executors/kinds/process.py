@@ -118,8 +118,9 @@ class ProcessWorker:
     def close(self) -> None:
         if self._pidfd < 0:
             return
-        self._channel.close()
+        # Before the channel ends: a worker that sees that leaves by itself, and what it started is no longer below it.
         self._kill()
+        self._channel.close()
         os.close(self._capture)
         os.close(self._lifeline)
         os.close(self._pidfd)
