@@ -9,21 +9,29 @@ flow*, for tensors that are large enough for it to matter: before each call a pr
 time ends when a consumer has read the output, as in a model. A kernel that streams its output past the caches may win
 the first and lose the second. Where calls are timed in flow, that decides; a loss in the other regime decides as well.
 
+No call meets the inputs of an earlier one: one element changes before each (repeated calls on CUDA: before each block
+of them), on both sides, so that a kernel which remembers what it saw gains nothing. The timing slot of the device is
+held, and what others used of the CPUs meanwhile is noted; was it too much, all is timed once more in a quieter moment.
+
 Before and after, outputs through dispatch are judged on fresh inputs: the judge has seen the kernel in the runner
 alone, and a kernel that can tell the two apart must be right here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from kernelforge.benchmark.clock import ForeignLoad, wait_until_quiet
 from kernelforge.benchmark.points import representative_points
+from kernelforge.benchmark.slot import timing_slot
 from kernelforge.benchmark.statistics import Pairs, median, paired_interval, variant_interval
 from kernelforge.benchmark.types import Interval
 from kernelforge.cards.bind import to_bound
@@ -42,6 +50,10 @@ Samples: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
 BLOCK_S = 0.004
 """One sample is a block of calls at least this long: longer than the clock's and the scheduler's grain."""
 
+BUSY_SHARE = 0.2
+"""Of the CPUs, from which on others disturb: as `benchmark.protocol.Protocol.busy_share`, whose module loads torch."""
+QUIET_TIMEOUT_S = 20.0
+
 FLOW_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
 """From how many bytes of the largest tensor on calls are timed in flow: below, all is in the nearest caches anyway, and
 the producer and the consumer would take most of the time."""
@@ -59,6 +71,7 @@ class DispatchedPoint:
         calls: what the point stands for.
         eager_us, dispatched_us: of repeated calls.
         flow_eager_us, flow_dispatched_us: of calls in flow, with their consumer; empty where that was not timed.
+        foreign_cpu_share: what others used of the machine's CPUs meanwhile, in [0, 1].
     """
 
     dims: Mapping[str, int]
@@ -67,6 +80,7 @@ class DispatchedPoint:
     dispatched_us: tuple[float, ...]
     flow_eager_us: tuple[float, ...] = ()
     flow_dispatched_us: tuple[float, ...] = ()
+    foreign_cpu_share: float = 0.0
 
     @property
     def speedup(self) -> Interval:
@@ -109,6 +123,16 @@ class DispatchTiming:
         in_flow, _, _ = variant_interval([p.pairs(flow=True) for p in self.points])
         return _deciding(repeated, in_flow)
 
+    @property
+    def foreign_cpu_share(self) -> float:
+        """The most that others used at any point."""
+        return max((p.foreign_cpu_share for p in self.points), default=0.0)
+
+    @property
+    def busy(self) -> bool:
+        """Whether others used so much of the machine that times mean less than they seem to."""
+        return self.foreign_cpu_share > BUSY_SHARE
+
     def wins_from(self, variant: Variant, threshold: float) -> int | None:
         """From how many elements of the largest tensor on every timed point beats the threshold beyond the noise.
 
@@ -132,6 +156,7 @@ class DispatchTiming:
                     "dispatched_us": list(p.dispatched_us),
                     "flow_eager_us": list(p.flow_eager_us),
                     "flow_dispatched_us": list(p.flow_dispatched_us),
+                    "foreign_cpu_share": p.foreign_cpu_share,
                 }
                 for p in self.points
             ],
@@ -152,7 +177,11 @@ def time_through_dispatch(
     say: Callable[[str], None],
     budget_s: float = 1.5,
 ) -> Iterator[DispatchTiming]:
-    """One timing for each record, whose variants are those of the package's entries. `budget_s` bounds each."""
+    """One timing for each record, whose variants are those of the package's entries. `budget_s` bounds each.
+
+    Raises:
+        DeviceBusy: another process times on the device for too long.
+    """
     from kernelforge.dispatch.loading import load
 
     loaded = load(package, settings=settings)
@@ -166,7 +195,9 @@ def time_through_dispatch(
         for point, calls, share in representative_points(record):
             # Every point gets a fair part of the time: a decision for its sizes may depend on it alone.
             seconds = budget_s * max(share, 0.25)
-            points.append(_time_point(loaded, record, point, examples, calls=calls, budget_s=seconds))
+            timed = partial(_time_point, loaded, record, point, examples, calls=calls, budget_s=seconds)
+            with timing_slot(settings, record.variant.device):
+                points.append(_time_quietly(timed))
         yield DispatchTiming(points=tuple(points), wrong=_wrong_output(loaded, record))
 
 
@@ -189,10 +220,23 @@ def _wrong_output(loaded: Any, record: VariantRecord) -> str:
             with loaded.dispatch():
                 outputs = evaluate(variant, point.dims, point.scalars, inputs)
         for got, want, truth in zip(outputs, eager, exact, strict=True):
-            verdict = compare(expect(want, truth.values, truth.sensitivity, terms=terms), got)
+            verdict = compare(expect(want, truth.values, truth.sensitivity, terms=terms, reach=truth.reach), got)
             if isinstance(verdict, Mismatch):
                 return verdict.detail
     return ""
+
+
+def _time_quietly(timed: Callable[[], DispatchedPoint]) -> DispatchedPoint:
+    """The point, timed once more if others used too much of the machine; the quieter of the two."""
+    found: list[DispatchedPoint] = []
+    for _ in range(2):
+        load = ForeignLoad(())
+        point = timed()
+        found.append(replace(point, foreign_cpu_share=load.share()))
+        if found[-1].foreign_cpu_share <= BUSY_SHARE:
+            break
+        wait_until_quiet((), share=BUSY_SHARE, timeout_s=QUIET_TIMEOUT_S)
+    return min(found, key=lambda p: p.foreign_cpu_share)
 
 
 def _time_point(
@@ -204,12 +248,16 @@ def _time_point(
     tensors = _inputs(record, point, examples)
     bound = to_bound(record.variant, point.dims, point.scalars, tensors)
     synchronize = torch.cuda.synchronize if record.variant.device == "cuda" else _nothing
+    changed = next((t for t in tensors if t.is_floating_point() and t.numel()), None)
 
     def block(calls: int) -> float:
         """Microseconds per call of one block."""
+        cell = _cell(changed) if changed is not None else _NO_CELL
+        mask = (1 << 8 * cell.itemsize) - 1
         synchronize()
         started = time.perf_counter()
-        for _ in range(calls):
+        for number in range(calls):
+            cell[0] = number & mask
             operator.call(bound)
         synchronize()
         return (time.perf_counter() - started) / calls * 1e6
@@ -271,12 +319,17 @@ def _flow_block(call: Callable[[], Any], tensors: Sequence[Tensor]) -> Callable[
     if largest < FLOW_BYTES[first.device.type] or repeats:
         return None
     source = first.clone()
+    element = _any_element(source)
+    others = torch.randn(256, device=first.device).to(first.dtype) if first.is_floating_point() else None
     # Operators of torch's own tables are never replaced.
     produce, consume = torch.ops.aten.copy_.default, torch.ops.aten.sum.default
     clock = _DeviceClock() if first.is_cuda else _HostClock()
 
     def block(calls: int) -> float:
-        for _ in range(calls):
+        start = secrets.randbelow(256)
+        for number in range(calls):
+            if others is not None:
+                produce(element, others[(start + number) % len(others)])
             produce(first, source)
             clock.start()
             result = call()
@@ -285,6 +338,30 @@ def _flow_block(call: Callable[[], Any], tensors: Sequence[Tensor]) -> Callable[
         return median(clock.times_us())
 
     return block
+
+
+_NO_CELL = memoryview(bytearray(1))
+
+
+def _cell(tensor: Tensor) -> memoryview:
+    """Memory of the lower half of one element's bits: to write there makes another input, in some tens of nanoseconds.
+
+    On CUDA, where nothing is as cheap, the element is changed here and now, and the memory is nobody's.
+    """
+    import torch
+
+    element = _any_element(tensor)
+    torch.ops.aten.copy_.default(element, torch.randn((), dtype=torch.float32, device=tensor.device))
+    if tensor.is_cuda:
+        return _NO_CELL
+    half = tensor.element_size() // 2
+    formats: Mapping[int, Literal["B", "H", "I"]] = {1: "B", 2: "H", 4: "I"}
+    return memoryview((ctypes.c_char * half).from_address(element.data_ptr())).cast("B").cast(formats[half])
+
+
+def _any_element(tensor: Tensor) -> Tensor:
+    """A view of one element, without dimensions."""
+    return tensor[tuple(secrets.randbelow(size) for size in tensor.shape)]
 
 
 class _HostClock:

@@ -101,6 +101,8 @@ CPU_ROWS = (
     Row("v7_integers_as_floats", "add_int", ("wrong_value",)),
     Row("v7_small_integers", "add_int", ("wrong_value",)),
     Row("v7_nan_dropped", "relu", ("wrong_value",)),
+    Row("v7_clamps_at_a_million", "relu", ("wrong_value",)),
+    Row("v7_nothing_below_a_billionth", "relu", ("wrong_value",)),
     Row("p2_tail_missing", "softmax", ("wrong_value",)),
     Row("p2_observed_size_only", "softmax", ("wrong_value",)),
     Row("s2_pointer_small", "sum", ("stale_output",)),

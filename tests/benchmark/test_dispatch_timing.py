@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,13 +64,13 @@ def test_each_call_in_flow_finds_its_input_written_anew() -> None:
     seen: list[float] = []
 
     def call() -> torch.Tensor:
-        seen.append(float(x[0]))
+        seen.append(float((x == 1.0).sum()))
         return x.mul_(2.0)
 
     block = _flow_block(call, [x])
     assert block is not None
     assert block(5) > 0
-    assert seen == [1.0] * 5
+    assert seen == [x.numel() - 1] * 5  # and one element of the source is another one
 
 
 def test_small_and_overlapping_inputs_are_not_timed_in_flow() -> None:
@@ -92,12 +93,49 @@ def test_calls_captured_under_autocast_are_timed_under_it(monkeypatch: pytest.Mo
         operator="relu", arguments=(("input", TensorRef(0)), ("inplace", False)), tensors=(pattern,),
         outputs=(pattern,), autocast="bfloat16",
     )  # fmt: skip
-    record = VariantRecord(
-        variant=variant, points=(SizePoint(dims={}, scalars={}, calls=1, eager_us=1.0),), share=1.0
-    )  # fmt: skip
+    time_calls(monkeypatch, variant, call)
+    assert seen == {torch.bfloat16}
+
+
+def time_calls(monkeypatch: pytest.MonkeyPatch, variant: Variant, call: Callable[..., torch.Tensor]) -> DispatchedPoint:
+    point = SizePoint(dims={}, scalars={}, calls=1, eager_us=1.0)
+    record = VariantRecord(variant=variant, points=(point,), share=1.0)
     monkeypatch.setattr(certification, "get_operator", lambda name: SimpleNamespace(call=call))
     package = SimpleNamespace(dispatch=nullcontext)
-    certification._time_point(
-        package, record, record.points[0], ExampleStore(Path("nowhere")), calls=1, budget_s=0.01
-    )  # fmt: skip
-    assert seen == {torch.bfloat16}
+    return certification._time_point(package, record, point, ExampleStore(Path("nowhere")), calls=1, budget_s=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("elements", [8, FLOW_BYTES["cpu"]])
+def test_no_call_meets_the_inputs_of_the_last_ones(monkeypatch: pytest.MonkeyPatch, dtype: str, elements: int) -> None:
+    """A kernel that keeps its last result would otherwise be timed at its memory's speed."""
+    seen: list[torch.Tensor] = []
+
+    def call(bound: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        if len(seen) < 300:
+            seen.append(bound["input"].clone())
+        return bound["input"]
+
+    pattern = TensorPattern(shape=(Extent(elements),), stride=(Extent(1),), dtype=dtype)
+    variant = Variant(
+        operator="relu", arguments=(("input", TensorRef(0)), ("inplace", False)), tensors=(pattern,), outputs=(pattern,)
+    )
+    time_calls(monkeypatch, variant, call)
+    assert all(bool(x.isfinite().all()) for x in seen)
+    repeated = sum(torch.equal(a, b) for a, b in itertools.pairwise(seen))
+    assert repeated <= len(seen) // 8  # beginnings of blocks, which are short here
+
+
+def test_a_point_is_timed_again_when_others_use_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter([0.9, 0.1, 0.9, 0.8, 0.0])
+    monkeypatch.setattr(certification, "ForeignLoad", lambda pids: SimpleNamespace(share=lambda: next(shares)))
+    monkeypatch.setattr(certification, "wait_until_quiet", lambda *_, **__: None)
+    timed = iter([point(2.0, None), point(3.0, None), point(4.0, None), point(5.0, None), point(6.0, None)])
+
+    def again() -> DispatchTiming:
+        return DispatchTiming(points=(certification._time_quietly(lambda: next(timed)),))
+
+    quiet, busy, first = again(), again(), again()
+    assert (quiet.foreign_cpu_share, busy.foreign_cpu_share, first.foreign_cpu_share) == (0.1, 0.8, 0.0)
+    assert (quiet.busy, busy.busy, first.busy) == (False, True, False)
+    assert [round(t.interval.median) for t in (quiet, busy, first)] == [3, 5, 6]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -209,3 +210,19 @@ def _in_float32(variant: Variant, case: Case) -> torch.Tensor:
         deviation = (centred.square().cumsum(1)[:, -1:] / values.shape[1] + 1e-5).rsqrt()
         result = centred * deviation * case.inputs[1].float() + case.inputs[2].float()
     return result.to(case.inputs[0].dtype)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 2.0**126), ("bfloat16", 2.0**126), ("float16", 2.0**14)])
+def test_magnitudes_span_the_dtype_where_elements_stay_apart(tmp_path: Path, dtype: str, most: float) -> None:
+    variant = relu(fixed(64, 64, dtype=dtype))
+    (values,) = draw(maker_of(variant, tmp_path), "magnitudes").inputs
+    sizes = values.double().abs()
+    assert float(sizes.max()) > math.sqrt(most) and float(sizes.min()) < 1 / math.sqrt(most)
+    assert float(sizes.max()) <= most and float(sizes.min()) >= 1 / most
+    assert bool((values < 0).any()) and bool((values > 0).any())
+
+
+def test_magnitudes_that_are_summed_up_do_not_overflow_when_squared(tmp_path: Path) -> None:
+    case = draw(maker_of(layer_norm(), tmp_path, rows=16), "magnitudes")
+    assert 2.0**24 < float(case.inputs[0].abs().max()) <= 2.0**32
+    assert float(case.inputs[1].abs().max()) < 10  # weights stay weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -10,11 +11,12 @@ from torch import Generator, Tensor
 from kernelforge.capture.types import TensorRef, TensorSpec
 from kernelforge.cards.types import Variant
 from kernelforge.operators import Domain, get_operator
+from kernelforge.operators.types import FLOATING
 from kernelforge.verify.layout import place, torch_dtype
 
 SPIKE = 1.0e4
 LARGEST_INT64 = 3_037_000_499
-_WIDE = frozenset({"scaled", "spike", "mixed", "nonfinite", "offset"})
+_WIDE = frozenset({"scaled", "spike", "mixed", "nonfinite", "offset", "magnitudes"})
 """Distributions in which integers are drawn from the dtype's whole range, not from the captured values."""
 
 IN_WORDS: Mapping[str, str] = {
@@ -23,6 +25,7 @@ IN_WORDS: Mapping[str, str] = {
     "offset": "values around 1e2 to 1e4 that differ by about 1", "cancelling": "values that nearly cancel in pairs",
     "constant": "one constant", "nonfinite": "a few nan, inf, -inf",
     "subnormal": "normal values, some zeros and subnormal numbers among them",
+    "magnitudes": "values of all magnitudes at which the operator's own arithmetic does not overflow",
 }  # fmt: skip
 
 
@@ -63,6 +66,7 @@ def draw_inputs(
     generator.manual_seed(seed)
     inputs = []
     largest = max(spec.elements for spec in specs)
+    whole = keeps_elements_apart(variant)
     for spec, domain, limit, pool in zip(
         specs, domains_of(variant), index_limits(variant, specs), pools, strict=True
     ):  # fmt: skip
@@ -71,17 +75,41 @@ def draw_inputs(
             # What an infinite weight gives depends on how a formula is written: eager itself folds a batch norm into
             # one scale on the CPU and not on CUDA. What an infinite or nan *datum* gives does not.
             # A mean far from 0 is one of data, too.
-            parameter = distribution in ("nonfinite", "offset") and 2 * spec.elements < largest
-            values = _floats(spec.shape, dtype, "normal" if parameter else distribution, domain, generator)
+            # The magnitudes of weights are the data's only where an element meets no more than one of them.
+            data_only = distribution in ("nonfinite", "offset") or (distribution == "magnitudes" and not whole)
+            parameter = data_only and 2 * spec.elements < largest
+            name = "normal" if parameter else distribution
+            values = _floats(spec.shape, dtype, name, domain, generator, whole=whole)
         else:
             values = _integers(spec.shape, dtype, limit, None if distribution in _WIDE else pool, generator)
         inputs.append(place(values, spec))
     return tuple(inputs)
 
 
-def _floats(shape: tuple[int, ...], dtype: torch.dtype, name: str, domain: Domain, generator: Generator) -> Tensor:
+def keeps_elements_apart(variant: Variant) -> bool:
+    """Whether an element of the output is made of at most one element of each of two float inputs.
+
+    Then magnitudes are no matter of order: sums of many terms, or scales multiplied as in a batch norm, overflow in one
+    order and not in another. And not into integers: what they are of 1e30 is undefined.
+    """
+    operator = get_operator(variant.operator)
+    floats = sum(p.dtype in FLOATING for p in variant.tensors)
+    return (
+        not operator.reduction and operator.provider == "native" and floats <= 2
+        and all(p.dtype in FLOATING for p in variant.outputs)
+    )  # fmt: skip
+
+
+def _floats(
+    shape: tuple[int, ...], dtype: torch.dtype, name: str, domain: Domain, generator: Generator, *, whole: bool
+) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    values = _SHAPES[name](shape, wide, generator)
+    if name == "magnitudes":
+        values = _magnitudes(shape, wide, _largest_exponent(dtype, whole=whole), generator)
+        if whole and domain.kind == "positive":
+            return values.abs().to(dtype)
+    else:
+        values = _SHAPES[name](shape, wide, generator)
     if name == "subnormal":
         values = _with_subnormals(values, torch.finfo(dtype).smallest_normal, generator)
     if domain.kind == "positive" and name == "nonfinite":
@@ -174,6 +202,22 @@ def _nonfinite(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator)
         for value in (float("nan"), float("inf"), float("-inf")):
             flat[_positions(flat.numel(), 1 + flat.numel() // 5000, generator)] = value
     return values
+
+
+def _largest_exponent(dtype: torch.dtype, *, whole: bool) -> int:
+    """The power of two up to which, and from whose inverse on, magnitudes are drawn.
+
+    All but the outermost powers, whose inverses are subnormal; or a quarter of them where elements are added, squared
+    and scaled, so that no order of doing so overflows.
+    """
+    _, most = math.frexp(torch.finfo(dtype).max)
+    return most - 2 if whole else most // 4
+
+
+def _magnitudes(shape: tuple[int, ...], dtype: torch.dtype, exponent: int, generator: Generator) -> Tensor:
+    """Log-uniform from 2**-exponent to 2**exponent, either sign."""
+    chance = torch.rand((2, *shape), dtype=dtype, generator=generator, device=generator.device)
+    return torch.exp2((2 * chance[0] - 1) * exponent) * torch.where(chance[1] < 0.5, -1.0, 1.0)
 
 
 def _with_subnormals(values: Tensor, smallest_normal: float, generator: Generator) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from kernelforge.cards.bind import concrete, output_shapes, to_bound
 from kernelforge.cards.types import DimValues, ScalarValues, Variant
 from kernelforge.operators import TensorShape, get_operator
+from kernelforge.verify.draw import keeps_elements_apart
 from kernelforge.verify.layout import clone_like
 from kernelforge.verify.tolerance import PERTURBATION
 
@@ -25,10 +26,15 @@ SMALL_ELEMENTS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Truth:
-    """One output: its float64 values (or exact integers) and, for float outputs, its sensitivity (see tolerance)."""
+    """One output: its float64 values (or exact integers) and, for float outputs, its sensitivity (see tolerance).
+
+    Attributes:
+        reach: of an elementwise operator, the largest magnitude among the inputs of each output element, float64.
+    """
 
     values: Tensor
     sensitivity: Tensor | None
+    reach: Tensor | None = None
 
 
 def evaluate(variant: Variant, dims: DimValues, scalars: ScalarValues, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -72,7 +78,27 @@ def truths(
                 if so_far is not None:
                     step = ((other - value).abs() / PERTURBATION).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
                     moved[position] = torch.maximum(so_far, step)
-        return tuple(Truth(values=v, sensitivity=m) for v, m in zip(exact, moved, strict=True))
+        return tuple(
+            Truth(values=v, sensitivity=m, reach=_reach(variant, inputs, v) if m is not None else None)
+            for v, m in zip(exact, moved, strict=True)
+        )
+
+
+def _reach(variant: Variant, inputs: Sequence[Tensor], output: Tensor) -> Tensor | None:
+    """None unless the output has the shape to which its inputs broadcast, and no element meets its neighbours."""
+    if not keeps_elements_apart(variant):
+        return None
+    try:
+        fits = torch.broadcast_shapes(*(t.shape for t in inputs)) == output.shape  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        fits = False
+    if not fits:
+        return None
+    largest = torch.zeros_like(output)
+    for tensor in inputs:
+        if tensor.is_floating_point():
+            largest = torch.maximum(largest, tensor.double().abs())
+    return largest.nan_to_num(nan=0.0, posinf=0.0)
 
 
 def emulate_lower(

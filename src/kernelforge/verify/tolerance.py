@@ -88,7 +88,9 @@ class Expected:
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def expect(eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: int) -> Expected:
+def expect(
+    eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: int, reach: Tensor | None = None
+) -> Expected:
     """Derive the limits of one output.
 
     Args:
@@ -96,6 +98,7 @@ def expect(eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: i
         truth: the float64 evaluation (float outputs) or its integers, of the same shape.
         sensitivity: |change of the truth| / `PERTURBATION`, float64, same shape; None for outputs that must be exact.
         terms: how many terms an element adds up; 1 for operators that reduce nothing.
+        reach: the largest magnitude among the inputs of each element, of an operator that works element by element.
     """
     if not eager.is_floating_point():
         return Expected(eager=eager, truth=truth, scale=None, limit=None, rms_limit=0.0, eager_worst=0.0, eager_rms=0.0)
@@ -103,7 +106,7 @@ def expect(eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: i
     factors = factors_for(dtype, terms=terms)
     finite = truth.isfinite() & eager.isfinite()
     magnitude = torch.where(finite, truth.abs(), 0.0)
-    scale = magnitude + (0.0 if sensitivity is None else _smooth(sensitivity))
+    scale = magnitude + (0.0 if sensitivity is None else _smooth(sensitivity, reach))
     unit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
     error = torch.where(finite, (eager.double() - truth).abs(), 0.0)
     rounding = torch.where(finite, _rounding(truth, dtype), 0.0)
@@ -162,10 +165,12 @@ def _round_up(limit: Tensor) -> Tensor:
     return limit.float() * (1.0 + 2.0**-22)
 
 
-def _smooth(sensitivity: Tensor) -> Tensor:
+def _smooth(sensitivity: Tensor, reach: Tensor | None) -> Tensor:
     """Replace an element's sensitivity by its group's root mean square where that is larger.
 
-    One random perturbation may leave an element unmoved by chance, its neighbours in the row rarely too.
+    One random perturbation may leave an element unmoved by chance, its neighbours in the row rarely too. Where elements
+    do not meet, what a neighbour is says nothing of one's own arithmetic beyond the magnitude of one's own inputs
+    (gelu adds 1 to an erf near -1, and multiplies).
     """
     if sensitivity.numel() == 0:
         return sensitivity
@@ -177,4 +182,5 @@ def _smooth(sensitivity: Tensor) -> Tensor:
             break
     if not axes:
         return sensitivity
-    return torch.maximum(sensitivity, sensitivity.square().mean(axes, keepdim=True).sqrt())
+    shared = sensitivity.square().mean(axes, keepdim=True).sqrt()
+    return torch.maximum(sensitivity, shared if reach is None else torch.minimum(shared, reach))
