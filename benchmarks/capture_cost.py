@@ -2,7 +2,8 @@
 
     python -m benchmarks.capture_cost --out FILE.json
 
-CPU time of this process, so that neighbours on the machine do not count; example writing is left out (no store).
+CPU time of this process, so that neighbours on the machine do not count. Example writing is left out (no store), and
+so are the repeats that only time: they are bounded in seconds, whatever the model takes.
 """
 
 from __future__ import annotations

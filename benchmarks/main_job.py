@@ -2,8 +2,9 @@
 
     python -m benchmarks.main_job --device cuda --out FILE.json [--only NAME ...] [--seconds 90]
 
-Each model runs through `run_pipeline`, exactly as `kforge run` does. The record keeps every variant's decision, each
-accepted measurement with its raw samples, all rejections with their reasons, and the whole-model A/B whatever it says.
+Each model runs through `run_pipeline`, exactly as `kforge run --no-library` does. The record keeps every variant's
+decision, each accepted measurement with its raw samples, all rejections with their reasons, and the whole-model A/B
+whatever it says.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def run_job(name: str, load: Callable[[], LoadedModel], *, device: Device, secon
         loaded, device=device, project=project, output=folder / f"{name}.cast", max_time_s=seconds,
         on_event=lambda event: print("  ", event, flush=True) if isinstance(event, str) else None,
         should_stop=lambda: False,
+        library=False,  # what the search finds is measured, not what an earlier one found
     )  # fmt: skip
     opened = Project.open(project)
     trials = {}

@@ -5,6 +5,7 @@ A group is the first folder under tests/.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +20,8 @@ TESTS = Path(__file__).parent
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tests must not meet each other's kernels, nor those of whoever runs them; tests/library uses folders of its own.
+    os.environ["KFORGE_LIBRARY"] = "0"
     config.pluginmanager.register(GroupTimes(), "kernelforge-group-times")
 
 

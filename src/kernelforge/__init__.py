@@ -25,6 +25,10 @@ __version__ = "0.1.0"
 _HOMES = {"capture": "kernelforge.forge", "optimize": "kernelforge.forge", "load": "kernelforge.dispatch.loading"}
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)

@@ -21,11 +21,16 @@ from kernelforge.digest import Json
 from kernelforge.errors import PackageError
 from kernelforge.evaluate.types import Certified, MemoryUnavailable, Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate
+from kernelforge.library.certified import certified_kernel
+from kernelforge.library.folder import Library
+from kernelforge.library.types import StoredKernel
 from kernelforge.package.reader import read_package
 from kernelforge.package.serial import make_entry
 from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
-from kernelforge.report.rows import DECISION_EAGER, DECISION_USE, ExportReport
+from kernelforge.report.rows import DECISION_EAGER, ExportReport, UsedKernel, used_decision
+from kernelforge.report.units import format_duration, format_speedup
+from kernelforge.search.finalists import by_final_times, final_speedup, finalists
 from kernelforge.search.types import Node
 from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners, not_faster
 from kernelforge.verify.types import Rejected, RejectReason
@@ -77,7 +82,7 @@ def export(
     allow_unchecked: bool = False,
     say: Callable[[str], None],
 ) -> Exported:
-    """Write the project's winners as a package.
+    """Write the project's winners as a package, and keep those in use in this machine's library.
 
     Args:
         picks: variant -> node, by hand: used whatever its time, but never an invalid one.
@@ -95,6 +100,8 @@ def export(
     picked = frozenset(project.record(prefix).variant.id for prefix in picks or {})
     exported = exporter.run(choose_winners(project, picks), picked, write_empty=write_empty)
     project.record_decisions(exported.decisions, exported.nodes)
+    if exporter.certified:
+        Library(workshop.settings.library_dir).keep(exporter.certified)
     return exported
 
 
@@ -112,6 +119,32 @@ def leave_out(path: Path, variants: Collection[str], *, reason: str) -> None:
     write_package(path, entries, header=package.header)
 
 
+class _Pace:
+    """How far the certificates are, and how long the rest will take if they go on as they did."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._begun, self._started = total, 0, time.monotonic()
+
+    def next(self) -> None:
+        """Another variant's turn."""
+        self._begun += 1
+
+    def finish(self) -> None:
+        """None is left; what is certified from now on was not foreseen."""
+        self._total = 0
+
+    def __str__(self) -> str:
+        return f"{self._begun}/{self._total} " if self._total else ""
+
+    def left(self) -> str:
+        """ ", about 40s left", once one is done."""
+        done = self._begun - 1
+        if done < 1 or not self._total:
+            return ""
+        seconds = (time.monotonic() - self._started) / done * (self._total - done)
+        return f", about {format_duration(seconds)} left"
+
+
 class _Exporter:
     """One export."""
 
@@ -125,15 +158,20 @@ class _Exporter:
         self.skipped: list[tuple[str, str]] = []
         self.cannot_check = ""
         self.decisions: dict[str, str] = {}
+        self.used: list[UsedKernel] = []
+        self.certified: list[StoredKernel] = []
+        self.pace = _Pace(0)
 
     def run(self, choices: Sequence[Choice], picked: frozenset[str], *, write_empty: bool) -> Exported:
         self.skipped = [(c.record.variant.label, c.reason) for c in choices if c.node is None]
+        self.pace = _Pace(sum(c.node is not None for c in choices))
         certified = [c for c in map(self._certify_choice, choices) if c is not None]
         entries: list[Entry] = []
         narrowed: list[_Certified] = []
+        self.pace.finish()
         for kernel, timing in self._time(certified):
             if timing.interval.low > MIN_SPEEDUP_LOW or kernel.origin.variant.id in picked:
-                entries.append(_entry(kernel, timing, Use()))
+                entries.append(self._use(kernel, timing))
                 continue
             smaller = self._narrow(kernel, timing)
             if smaller is not None:
@@ -142,9 +180,7 @@ class _Exporter:
                 entries.append(self._turn_down(kernel, timing))
         for kernel, timing in self._time(narrowed):
             if timing.interval.low > MIN_SPEEDUP_LOW:
-                entries.append(_entry(kernel, timing, Use()))
-                least = kernel.record.variant.min_elements
-                self.decisions[kernel.origin.variant.id] = f"{DECISION_USE}: from {least} elements on"
+                entries.append(self._use(kernel, timing))
             else:
                 entries.append(self._turn_down(kernel, timing))
         used = sum(isinstance(e.decision("eager"), Use) for e in entries)
@@ -153,8 +189,9 @@ class _Exporter:
             write_package(self.output, entries, header=self.header)
             size_bytes = self.output.stat().st_size
         report = ExportReport(
-            path=str(self.output), entries=used, held=len(entries), skipped=tuple(self.skipped), size_bytes=size_bytes
-        )
+            path=str(self.output), entries=used, held=len(entries), skipped=tuple(self.skipped), size_bytes=size_bytes,
+            used=tuple(sorted(self.used, key=lambda u: -u.share)),
+        )  # fmt: skip
         nodes = {c.record.variant.id: c.node.id for c in choices if c.node is not None}
         return Exported(report=report, decisions=self.decisions, nodes=nodes)
 
@@ -162,7 +199,8 @@ class _Exporter:
         """The first of the variant's fastest nodes that has its certificate; of the last one's failure it is told."""
         if choice.node is None:
             return None
-        for node in (choice.node, *choice.runners_up[: CERTIFICATES - 1]):
+        self.pace.next()
+        for node in self._by_final_times(choice.record, choice.node, choice.runners_up)[:CERTIFICATES]:
             certified = self._certify_node(choice.record, node)
             if certified is not None:
                 self._forgive(choice.record)
@@ -171,16 +209,40 @@ class _Exporter:
                 break
         return None
 
+    def _by_final_times(self, record: VariantRecord, best: Node, runners_up: Sequence[Node]) -> tuple[Node, ...]:
+        """The nodes in the order in which to certify them: those close to the best are timed again together."""
+        close = finalists(best, runners_up)
+        others = tuple(n for n in runners_up if n not in close)
+        if len(close) < 2 or self.cannot_check:
+            return (best, *runners_up)
+        label = record.variant.label
+        self.say(f"timing the {len(close)} fastest of {label} again, together")
+        artifacts = [self._artifact(n) for n in close]
+        retimed = self.workshop.judge.retime(artifacts, record, self.project.examples)
+        if isinstance(retimed, WorkerFailure):
+            self.say(f"{label}: {retimed.detail}; what the search measured decides")
+            return (best, *runners_up)
+        times = {n.id: r for n, r in zip(close, retimed, strict=True) if not isinstance(r, Rejected)}
+        for node, verdict in zip(close, retimed, strict=True):
+            if isinstance(verdict, Rejected):
+                self._append(node.candidate, verdict, 0.0)
+        order = by_final_times(close, times)
+        listed = ", ".join(f"trial {n.number} {format_speedup(final_speedup(times[n.id]))}" for n in order)
+        self.say(f"{label}: {listed or 'none is right any more'}")
+        return (*order, *others)
+
+    def _artifact(self, node: Node) -> Artifact:
+        """The binary from where the project keeps it: the build cache may be gone."""
+        assert isinstance(node.outcome, Scored)
+        return replace(
+            node.outcome.artifact, path=self.project.binary(node.outcome.artifact.digest), source=node.candidate.source
+        )
+
     def _certify_node(self, record: VariantRecord, node: Node) -> _Certified | None:
         assert isinstance(node.outcome, Scored)
-        # The binary from where the project keeps it: the build cache may be gone.
-        artifact = replace(
-            node.outcome.artifact, path=self.project.binary(node.outcome.artifact.digest),
-            source=node.candidate.source,
-        )  # fmt: skip
         kernel = _Certified(
-            origin=record, record=record, candidate=node.candidate, scored=replace(node.outcome, artifact=artifact),
-            node=node.id,
+            origin=record, record=record, candidate=node.candidate,
+            scored=replace(node.outcome, artifact=self._artifact(node)), node=node.id,
         )  # fmt: skip
         return self._certify(kernel)
 
@@ -188,7 +250,7 @@ class _Exporter:
         if self.cannot_check:
             self._skip(kernel, self.cannot_check)
             return None
-        self.say(f"certifying {kernel.record.variant.label}")
+        self.say(f"certifying {self.pace}{kernel.record.variant.label}{self.pace.left()}")
         started = time.monotonic()
         verdict = self.workshop.judge.certify(kernel.scored.artifact, kernel.record, self.project.examples)
         if isinstance(verdict, Rejected):
@@ -239,6 +301,22 @@ class _Exporter:
         scored = replace(kernel.scored, artifact=artifact)
         return self._certify(replace(kernel, record=record, candidate=candidate, scored=scored))
 
+    def _use(self, kernel: _Certified, timing: DispatchTiming) -> Entry:
+        variant, least = kernel.record.variant, kernel.record.variant.min_elements
+        self.decisions[kernel.origin.variant.id] = used_decision(timing.interval, least)
+        self.used.append(UsedKernel(
+            label=variant.label, origin=kernel.origin.variant.label, share=kernel.origin.share, least_elements=least,
+            dispatch=timing.interval,
+        ))  # fmt: skip
+        if self.workshop.settings.library:
+            self.certified.append(certified_kernel(
+                kernel.origin.variant, kernel.candidate, kernel.scored, least_elements=least,
+                dispatch=timing.interval, prelude=self.workshop.prelude(kernel.origin.variant),
+                toolchain=self.workshop.backend.brief(), device_name=self.header.device_name,
+                model=self.project.model,
+            ))  # fmt: skip
+        return _entry(kernel, timing, Use())
+
     def _refuse(self, kernel: _Certified, wrong: str) -> None:
         """Leave out a kernel that the judge found right and that is wrong where a model would call it."""
         detail = f"right in the judge's runner, wrong through dispatch: {wrong}"
@@ -250,12 +328,19 @@ class _Exporter:
     def _store(self, kernel: _Certified, verdict: Rejected, seconds: float) -> None:
         """One more trial of the candidate, which stands from now on: it is nobody's best any more."""
         if kernel.record is kernel.origin:
-            self.project.append(
-                Trial(candidate=kernel.candidate, outcome=verdict, started=time.time() - seconds, seconds=seconds)
-            )  # fmt: skip
+            self._append(kernel.candidate, verdict, seconds)
+
+    def _append(self, candidate: Candidate, verdict: Rejected, seconds: float) -> None:
+        self.project.append(
+            Trial(candidate=candidate, outcome=verdict, started=time.time() - seconds, seconds=seconds)
+        )  # fmt: skip
 
     def _turn_down(self, kernel: _Certified, timing: DispatchTiming) -> Entry:
-        reason = f"through dispatch {not_faster(timing.interval)}"
+        least = kernel.record.variant.min_elements
+        reason = f"also from {least} elements on " if kernel.record is not kernel.origin else ""
+        reason += f"through dispatch {not_faster(timing.interval)}"
+        if timing.busy:
+            reason += f" (others used {timing.foreign_cpu_share:.0%} of the CPUs: export again when it is quiet)"
         self._skip(kernel, reason)
         return _entry(kernel, timing, Off(reason=reason))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelforge import doctor
 from kernelforge.report.judgement import AuditReport, EvalReport, TrialReport
+from kernelforge.report.library import LibraryKernelReport, LibraryReport, RemovedReport
 from kernelforge.report.rows import (
     CaptureReport,
     CheckRow,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from kernelforge.capturing import Shapes
     from kernelforge.optimized import OptimizedModel
     from kernelforge.package.types import Package
+    from kernelforge.report.plan import PlanReport
     from kernelforge.report.trees import DiffReport, TreeReport
     from kernelforge.search.events import Event
     from kernelforge.store.project import Project
@@ -49,7 +52,7 @@ def _never() -> bool:
 
 def capture(
     model: Callable[..., Any],
-    args: Sequence[object] = (),
+    args: object = (),
     kwargs: Mapping[str, object] | None = None,
     *,
     project: str | Path,
@@ -57,6 +60,7 @@ def capture(
     name: str = "",
     device: str = "",
     shapes: Shapes = "auto",
+    repeats: int | None = None,
     overwrite: bool = False,
 ) -> CaptureReport:
     """Run an unmodified model and record its operator calls in a project.
@@ -67,6 +71,7 @@ def capture(
             Sizes that differ between the samples become named dims, so give samples of different sizes.
         project: the folder to write.
         shapes: "auto" merges calls that differ only in sizes; "exact" makes one variant of each.
+        repeats: runs that are made only to time the calls; None for a few, as many as fit into a second.
 
     Raises:
         ModelError: the model raised. UsageError: there is already a project, and `overwrite` is off.
@@ -80,7 +85,7 @@ def capture(
     )
     return capture_calls(
         calls, model=name or type(model).__name__, device=found, project=Path(project), shapes=shapes,
-        overwrite=overwrite,
+        repeats=repeats, overwrite=overwrite,
     )  # fmt: skip
 
 
@@ -93,6 +98,7 @@ def capture_source(
     samples: int = 1,
     random_weights: bool = False,
     shapes: Shapes = "auto",
+    repeats: int | None = None,
     overwrite: bool = False,
 ) -> CaptureReport:
     """Capture a model named on the command line.
@@ -107,7 +113,7 @@ def capture_source(
     loaded = load_model(source, options)
     return capture_calls(
         loaded.calls, model=loaded.name, device=present_device(options.device), project=project, shapes=shapes,
-        overwrite=overwrite, source=source, fingerprint=source_fingerprint(source, options),
+        repeats=repeats, overwrite=overwrite, source=source, fingerprint=source_fingerprint(source, options),
     )  # fmt: skip
 
 
@@ -253,6 +259,8 @@ def forge_project(
     budget: Budget,
     generator: str = "template",
     strategy: str = "",
+    policy: str = "gain",
+    library: bool = True,
     on_event: OnEvent = _ignore,
     should_stop: ShouldStop = _never,
     settings: Settings | None = None,
@@ -262,9 +270,12 @@ def forge_project(
     Args:
         operators: operator names, labels or id prefixes; empty for all variants.
         strategy: which node is revised next ("best-first", "paper-mcts", ...); "" for the generator's default.
+        policy: which variant gets the next trial: "gain", where it can win most, or "uniform", each as many.
+        library: try the kernels of this machine's library first, unless the settings switch it off.
 
     Raises:
-        NotFound: a name fits no variant, generator or strategy. EnvironmentMissing: no compiler, or no GPU.
+        NotFound: a name fits no variant, generator, strategy or policy. EnvironmentMissing: no compiler, or no GPU.
+        UsageError: the budget limits what the generator does not tell the cost of.
     """
     from kernelforge.report.operators import project_rows
     from kernelforge.store.project import Project
@@ -272,14 +283,42 @@ def forge_project(
 
     opened = Project.open(project)
     records = _select(opened, operators)
-    with open_workshop(opened.device, settings or load_settings()) as workshop:
+    with open_workshop(opened.device, _with_library(settings or load_settings(), library)) as workshop:
         summary = workshop.search(
-            opened, records, budget, generator=generator, strategy=strategy, on_event=on_event,
+            opened, records, budget, generator=generator, strategy=strategy, policy=policy, on_event=on_event,
             should_stop=should_stop,
         )  # fmt: skip
     chosen = {r.variant.id for r in records}
     rows = tuple(row for row in project_rows(opened) if row.variant in chosen)
-    return ForgeReport(rows=rows, trials=summary.trials, seconds=summary.seconds, stopped=summary.stopped)
+    return ForgeReport(
+        rows=rows, trials=summary.trials, seconds=summary.seconds, stopped=summary.stopped, tokens=summary.tokens,
+        usd=summary.usd,
+    )  # fmt: skip
+
+
+def plan_forge(
+    project: Path,
+    *,
+    operators: Sequence[str] = (),
+    budget: Budget,
+    generator: str = "template",
+    policy: str = "gain",
+    library: bool = True,
+    settings: Settings | None = None,
+) -> PlanReport:
+    """What `forge_project` would spend the budget on, and what the model may gain. Judges and stores nothing.
+
+    Raises:
+        NotFound: a name fits no variant or policy.
+    """
+    from kernelforge.planning import make_plan
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    return make_plan(
+        opened, _select(opened, operators), budget, generator=generator, policy=policy,
+        settings=_with_library(settings or load_settings(), library),
+    )  # fmt: skip
 
 
 def evaluate_file(
@@ -416,12 +455,14 @@ def run_source(
     samples: int = 1,
     random_weights: bool = False,
     allow_unchecked: bool = False,
+    library: bool = True,
     on_event: OnEvent = _ignore,
     should_stop: ShouldStop = _never,
 ) -> RunReport:
     """Everything in one verb for a model named on the command line. A project that exists is resumed.
 
     Args:
+        library: try the kernels of this machine's library first, and keep those that are used there.
         allow_unchecked: export kernels also where this machine cannot check their memory.
 
     Raises:
@@ -438,7 +479,7 @@ def run_source(
     return run_pipeline(
         loaded, device=present_device(options.device), project=folder, output=output, max_time_s=max_time_s,
         on_event=on_event, should_stop=should_stop, source=source, fingerprint=fingerprint,
-        allow_unchecked=allow_unchecked,
+        allow_unchecked=allow_unchecked, library=library,
     ).report  # fmt: skip
 
 
@@ -455,9 +496,48 @@ def demo(
     return run_demo(max_time_s=max_time_s, work_dir=work_dir, device=device, on_event=on_event)
 
 
+def list_library(settings: Settings | None = None) -> LibraryReport:
+    """The certified kernels that are kept on this machine."""
+    from kernelforge.library.folder import Library
+    from kernelforge.report.library import library_report
+
+    chosen = settings or load_settings()
+    return library_report(Library(chosen.library_dir), enabled=chosen.library)
+
+
+def show_library_kernel(prefix: str, *, settings: Settings | None = None) -> LibraryKernelReport:
+    """One kernel of the library with its source.
+
+    Raises:
+        NotFound: no kernel's id, or several, start so. ProjectError: its file is damaged.
+    """
+    from kernelforge.library.folder import Library
+    from kernelforge.report.library import kernel_report
+
+    return kernel_report(Library((settings or load_settings()).library_dir).find(prefix))
+
+
+def remove_library_kernels(prefixes: Sequence[str], *, settings: Settings | None = None) -> RemovedReport:
+    """Remove kernels of the library, also damaged ones; without `prefixes` all.
+
+    Raises:
+        NotFound: no kernel's id, or several, start so; nothing is removed. ProjectError: the library is not writable.
+    """
+    from kernelforge.library.folder import Library
+
+    library = Library((settings or load_settings()).library_dir)
+    removed = library.remove(prefixes) if prefixes else library.clear()
+    return RemovedReport(path=str(library.folder), removed=removed)
+
+
 def diagnose(settings: Settings | None = None) -> list[DoctorLine]:
     """What this machine has and lacks."""
     return list(doctor.diagnose(settings or load_settings()))
+
+
+def _with_library(settings: Settings, wanted: bool) -> Settings:
+    """The settings, with the library switched off if it is not wanted."""
+    return settings if wanted else replace(settings, library=False)
 
 
 def _options(device: str | None, *, dtype: str | None, samples: int, random_weights: bool) -> ModelOptions:

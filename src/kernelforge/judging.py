@@ -41,6 +41,7 @@ def judge_file(
         notes=source.name,
     )  # fmt: skip
     certificate = row = None
+    gate_number = 0
     with open_workshop(project.device, settings) as workshop:
         built = workshop.backend.build(candidate, record.variant)
         trial = workshop.judge.evaluate(candidate, record, project.examples, built=built)
@@ -50,13 +51,13 @@ def judge_file(
             certificate = workshop.judge.certify(trial.outcome.artifact, record, project.examples)
             if isinstance(certificate, Rejected):
                 # It stands from now on: nothing that failed its certificate is anybody's best.
-                seconds = time.monotonic() - clock
+                seconds, gate_number = time.monotonic() - clock, node.number
                 node = project.append(
                     Trial(candidate=candidate, outcome=certificate, started=started, seconds=seconds)
                 )  # fmt: skip
         if paper and isinstance(built, Artifact):
             row = _paper_row(built, record, project, settings)
-    return eval_report(node, record, certificate=certificate, paper=row)
+    return eval_report(node, record, certificate=certificate, paper=row, gate_number=gate_number)
 
 
 def _text(source: Path) -> str:

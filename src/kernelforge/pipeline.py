@@ -53,17 +53,20 @@ def run_pipeline(
     source: str = "",
     fingerprint: str = "",
     allow_unchecked: bool = False,
+    library: bool = True,
 ) -> PipelineResult:
     """Run all stages on a loaded model. A project that exists is resumed, not captured again.
 
     Args:
         allow_unchecked: as `exporting.export`.
+        library: try the kernels of this machine's library first, and keep those that are used there.
 
     Raises:
         UsageError: the project was captured from another model, or from this one with other options.
     """
     started = time.monotonic()
     settings = load_settings()
+    settings = settings if library else replace(settings, library=False)
     if not (project / "nodes.db").exists():
         on_event(f"capturing {loaded.name}")
         captured = capture_calls(

@@ -18,6 +18,7 @@ class Settings:
 
     Attributes:
         cache_dir: where built binaries and the runner live; content-addressed, safe to delete.
+        library: keep certified kernels, and propose them again; library_dir: where they are kept.
         disabled: the kill switch: every dispatch falls back to eager.
         native: look calls up in compiled code, where it can be built; else in Python.
         cxx: the C++ compiler to use, or "" to look for g++ and clang++.
@@ -28,6 +29,8 @@ class Settings:
     """
 
     cache_dir: Path
+    library: bool
+    library_dir: Path
     disabled: bool
     native: bool
     cxx: str
@@ -45,8 +48,11 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         return env.get(name, default).lower() in {"1", "true", "yes", "on"}
 
     cache = env.get(PREFIX + "CACHE_DIR") or platformdirs.user_cache_dir("kernelforge")
+    library = env.get(PREFIX + "LIBRARY_DIR") or Path(platformdirs.user_data_dir("kernelforge")) / "library"
     return Settings(
         cache_dir=Path(cache),
+        library=flag(PREFIX + "LIBRARY", default="1"),
+        library_dir=Path(library),
         disabled=flag(PREFIX + "DISABLE"),
         native=flag(PREFIX + "NATIVE", default="1"),
         cxx=env.get(PREFIX + "CXX", ""),

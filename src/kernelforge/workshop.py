@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from kernelforge.benchmark.machine import known_facts
 from kernelforge.build.abi import prelude
 from kernelforge.build.backends import get_backend
 from kernelforge.build.types import Backend
@@ -41,25 +42,38 @@ class Workshop:
         *,
         generator: str = "template",
         strategy: str = "",
+        policy: str = "gain",
         on_event: Callable[[Event], None],
         should_stop: Callable[[], bool],
     ) -> SearchSummary:
         """Spend a budget on some variants of a project; the same call again resumes.
 
+        The library's kernels are tried first, unless the settings switch it off.
+
         Args:
             strategy: "" for the generator's own: "autotune" for templates, else "best-first".
+            policy: which variant gets the next trial, "gain" or "uniform".
 
         Raises:
-            NotFound: no such generator or strategy.
+            NotFound: no such generator, strategy or policy.
         """
+        from kernelforge.library.folder import Library
+        from kernelforge.library.proposals import LibraryFirst
         from kernelforge.search.loop import SearchOptions, run_search
+        from kernelforge.search.plan import prior_floors
+        from kernelforge.search.scheduler import get_policy
         from kernelforge.search.strategies import get_strategy
 
         chosen = get_strategy(strategy or ("autotune" if generator == "template" else "best-first"))
         # On the CPU builds would share the cores with the timings and flatter or slow both sides at random.
         threads = 1 if project.device == "cuda" else 0
-        options = SearchOptions(strategy=chosen, build_threads=threads)
+        floors = prior_floors(records, known_facts(self.settings, device=project.device))
+        options = SearchOptions(
+            strategy=chosen, policy=get_policy(policy), prior_floors=floors, build_threads=threads
+        )  # fmt: skip
         proposer = cast(Generator, load_plugin("kernelforge.generate.generators", generator, "GENERATOR"))
+        if self.settings.library:
+            proposer = LibraryFirst(Library(self.settings.library_dir), proposer)
         return run_search(
             project, proposer, self.backend, self.judge, budget, variants=records,
             prelude=self.prelude, on_event=on_event, should_stop=should_stop, options=options,

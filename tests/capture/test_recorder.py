@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from kernelforge.capture import recorder
 from kernelforge.capture.fastpaths import UNREACHABLE
 from kernelforge.capture.recorder import record
 from kernelforge.capture.types import ObservedCall, Recording
@@ -256,10 +258,10 @@ def test_coverage_is_the_captured_share_of_the_wall_time() -> None:
             F.linear(x, x)
         torch.linalg.svd(x)
 
-    recording = record(model)
+    recording = record(model, repeats=3)
     assert 0 < recording.coverage_wall < 0.9
     assert recording.coverage_wall == recording.coverage_device
-    assert record(lambda: F.linear(x, x)).coverage_wall > recording.coverage_wall
+    assert record(lambda: F.linear(x, x), repeats=3).coverage_wall > recording.coverage_wall
 
 
 def test_samples_are_recorded_together() -> None:
@@ -276,9 +278,82 @@ def test_the_random_state_is_that_of_a_single_run() -> None:
     assert seen[-1] == torch.rand(1).item()
 
 
+@pytest.mark.parametrize("repeats", [0, 3])
+def test_times_are_medians_of_the_repeats(repeats: int) -> None:
+    x, runs = torch.zeros(1), list[int]()
+
+    def hold(value: float) -> float:
+        time.sleep(0.1)
+        return value
+
+    def model() -> None:
+        runs.append(1)
+        torch.relu(x), torch.relu(x)
+        # The recorded run is the second one, after the plain one; only there something is in the way.
+        x.apply_(hold if len(runs) == 2 else float)
+
+    recording = record(model, repeats=repeats)
+    assert (len(runs), recording.repeats) == (2 + repeats, repeats)
+    assert [(u.name, u.calls) for u in recording.uncovered] == [("torch.Tensor.apply_", 1)]
+    assert (recording.uncovered[0].total_us > 1e5) == (repeats == 0)
+    assert (recording.wall_us > 1e5) == (repeats == 0)
+    assert only(recording, "relu").calls == 2
+    assert 0 < only(recording, "relu").eager_us < 1e5
+    assert 0 < recording.coverage_wall <= 1
+
+
+def test_a_model_with_a_state_is_not_repeated_any_further(tmp_path: Path) -> None:
+    runs: list[int] = []
+
+    def model() -> None:
+        runs.append(1)
+        torch.relu(torch.ones(len(runs)))
+
+    store = ExampleStore(tmp_path)
+    observed = only(record(model, repeats=5, example_store=store), "relu")
+    assert len(runs) == 3
+    assert (observed.calls, observed.call.tensors[0].shape) == (1, (2,))
+    assert observed.eager_us > 0
+    assert store.get(observed.example)[0].tolist() == [1.0, 1.0]
+
+
+def test_a_model_that_cannot_run_again_keeps_what_was_recorded() -> None:
+    runs: list[int] = []
+
+    def model() -> None:
+        runs.append(1)
+        torch.relu(torch.ones(3))
+        if len(runs) > 3:
+            raise ValueError("the cache is full")
+        torch.relu(torch.ones(3))
+
+    recording = record(model, repeats=5)
+    assert (len(runs), recording.repeats) == (4, 1)
+    assert only(recording, "relu").calls == 2
+
+
+def test_a_slow_model_is_not_repeated_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "REPEAT_SECONDS", 0.05)
+    assert record(lambda: torch.relu(torch.ones(3)), repeats=None).repeats == recorder.TIMED_REPEATS
+
+    def slow() -> None:
+        torch.relu(torch.ones(3))
+        time.sleep(0.1)
+
+    assert record(slow, repeats=None).repeats == 0
+
+
+def test_repeats_draw_what_the_recorded_run_drew() -> None:
+    torch.manual_seed(3)
+    seen: list[float] = []
+    record(lambda: seen.append(torch.rand(1).item()), repeats=2)
+    torch.manual_seed(3)
+    assert seen == [torch.rand(1).item()] * 4
+
+
 def test_without_warm_up_the_callable_runs_once() -> None:
     runs: list[int] = []
-    recording = record(lambda: runs.append(1), warmup=False)
+    recording = record(lambda: runs.append(1), warmup=False, repeats=3)
     assert len(runs) == 1
     assert any("fast path" in w for w in recording.warnings)
 
@@ -363,6 +438,15 @@ def test_an_exception_names_the_model_and_the_call_and_writes_nothing(tmp_path: 
         record(model, example_store=ExampleStore(tmp_path / "examples"), name="net")
     assert isinstance(e.value.__cause__, RuntimeError)
     assert not (tmp_path / "examples").exists()
+
+
+def test_an_exception_before_the_first_call_says_so() -> None:
+    def model() -> None:
+        raise KeyError("input_ids")
+
+    with pytest.raises(ModelError, match="KeyError in sample 1 of 1, before its first operator call: 'input_ids'") as e:
+        record(model)
+    assert "traceback" not in e.value.hint
 
 
 def test_a_weight_used_by_many_calls_is_stored_once(tmp_path: Path) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelforge.errors import DeviceBusy, EnvironmentMissing, ForgeError, NotFound, PackageError, UsageError
-from kernelforge.report.rows import ForgeReport
+from kernelforge.report.rows import ForgeReport, OperatorRow, TrialRow
+from kernelforge.report.trees import DiffReport, TreeReport, TreeRow
 
 
 def raiser(error: Exception) -> Callable[..., object]:
@@ -36,9 +40,121 @@ def test_our_errors_become_exit_codes(kforge: Any, fake_verbs: Any, error: Forge
 
 def test_hint_is_a_line_of_its_own_and_there_is_no_traceback(kforge: Any, fake_verbs: Any) -> None:
     fake_verbs(list_operators=raiser(NotFound("no project x.kforge", hint="kforge capture MODEL -o x.kforge")))
-    ran = kforge("ops", "x.kforge", "--json")
+    ran = kforge("ops", "x.kforge")
     assert ran.stdout == ""
     assert ran.stderr.splitlines() == ["error: no project x.kforge", "hint: kforge capture MODEL -o x.kforge"]
+
+
+def test_under_json_an_error_is_a_document_too(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(list_operators=raiser(NotFound("no project x.kforge", hint="capture one")))
+    ran = kforge("ops", "x.kforge", "--json")
+    assert ran.code == 3
+    assert json.loads(ran.stdout) == {
+        "error": {"kind": "NotFound", "message": "no project x.kforge", "hint": "capture one", "exit_code": 3}
+    }
+    assert ran.stderr.splitlines()[0] == "error: no project x.kforge"
+
+
+def test_under_json_a_bad_option_is_a_document_too(kforge: Any) -> None:
+    ran = kforge("forge", "x.kforge", "--json", "--max-time", "soon")
+    error = json.loads(ran.stdout)["error"]
+    assert (ran.code, error["kind"], error["exit_code"]) == (2, "UsageError", 2)
+    assert "--max-time" in error["message"]
+    assert "--max-time" in ran.stderr
+    assert kforge("forge", "x.kforge", "--max-time", "soon").stdout == ""
+
+
+@pytest.mark.parametrize(("options", "wanted"), [((), ["note: the machine was busy"]), (("-q",), [])])
+def test_a_warning_of_the_log_is_a_note(
+    kforge: Any, fake_verbs: Any, options: tuple[str, ...], wanted: list[str]
+) -> None:
+    def list_operators(_project: Path) -> list[object]:
+        logging.getLogger("kernelforge.evaluate.judge").warning("the machine %s", "was busy")
+        logging.getLogger("kernelforge.evaluate.judge").info("a detail")
+        raise NotFound("gone")
+
+    fake_verbs(list_operators=list_operators)
+    assert kforge("ops", "x.kforge", *options).stderr.splitlines() == [*wanted, "error: gone"]
+    lines = kforge("ops", "x.kforge", *options, "-v").stderr.splitlines()
+    assert lines[:2] == [
+        "WARNING kernelforge.evaluate.judge: the machine was busy", "INFO kernelforge.evaluate.judge: a detail",
+    ]  # fmt: skip
+
+
+ROW = OperatorRow(
+    variant="5a" * 32, label="layer_norm-5a5a5a5a", operator="layer_norm", calls=1, share=0.1, eager_us=1.0,
+    packaged="layer_norm-16346052", trials=1,
+)  # fmt: skip
+OTHER = replace(ROW, variant="6b" * 32, label="gelu-6b6b6b6b", operator="gelu", packaged="")
+
+
+@pytest.fixture
+def named(fake_verbs: Any) -> list[object]:
+    """Which variants commands asked for; only the captured ones are known."""
+    seen: list[object] = []
+
+    def verb(*args: object, **options: Any) -> object:
+        name = next((a for a in args if isinstance(a, str) and a), options.get("variant", ""))
+        names = options.get("operators", options.get("picks", (name,)))
+        seen.append(dict(names) if isinstance(names, dict) else tuple(names))
+        if any(n not in {ROW.label, OTHER.label} for n in names):
+            raise NotFound(f"no variant is called {names!r}", hint="variants: layer_norm-5a5a5a5a")
+        raise NotFound("reached")
+
+    commands = (
+        "show_variant", "show_trial", "variant_tree", "diff_trials", "evaluate_file", "forge_project", "export_project",
+    )  # fmt: skip
+    fake_verbs(list_operators=lambda _project: [ROW, OTHER], **dict.fromkeys(commands, verb))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("op", "show", "NAME"), ("op", "show", "NAME", "--trial", "3"), ("tree", "NAME"), ("diff", "3", "-V", "NAME"),
+        ("eval", "k.cpp", "-V", "NAME"), ("forge", "x.kforge", "gelu-6b6b6b6b", "NAME"),
+        ("export", "x.kforge", "--pick", "NAME=3"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)  # fmt: skip
+def test_a_name_from_a_package_means_the_captured_variant(
+    kforge: Any, named: list[object], words: tuple[str, ...]
+) -> None:
+    project = () if "x.kforge" in words else ("-p", "x.kforge")
+    ran = kforge(*(w.replace("NAME", "layer_norm-16346052") for w in words), *project)
+    assert ran.stderr.splitlines()[0] == "error: reached"
+    assert "layer_norm-5a5a5a5a" in str(named[-1]) and "16346052" not in str(named[-1])
+    misspelt = kforge(*(w.replace("NAME", "layernorm-5a5a5a5a") for w in words), *project)
+    assert misspelt.stderr.splitlines()[:2] == [
+        "error: no variant is called 'layernorm-5a5a5a5a'",
+        "hint: did you mean layer_norm-5a5a5a5a? variants: layer_norm-5a5a5a5a",
+    ]
+
+
+def test_a_misspelt_operator_gets_a_suggestion(kforge: Any, named: list[object]) -> None:
+    assert "did you mean gelu?" in kforge("op", "show", "gellu", "-p", "x.kforge").stderr
+    assert "did you mean" not in kforge("op", "show", "zzzz", "-p", "x.kforge").stderr
+    assert len(named) == 2
+
+
+def test_diff_needs_no_variant_for_the_id_of_a_node(kforge: Any, fake_verbs: Any) -> None:
+    def tree(_project: Path, variant: str) -> TreeReport:
+        trial = TrialRow(node=("ab" if variant == ROW.variant else "cd") * 32, number=3, outcome="accepted")
+        return TreeReport(variant=variant, label="", rows=(TreeRow(branch="", trial=trial),))
+
+    seen: list[tuple[object, ...]] = []
+
+    def diff_trials(*args: object) -> DiffReport:
+        seen.append(args[1:])
+        return DiffReport(label="", old=1, new=3, text="+x\n")
+
+    fake_verbs(list_operators=lambda _project: [ROW, OTHER], variant_tree=tree, diff_trials=diff_trials)
+    assert kforge("diff", "cdcd", "-p", "x.kforge").stdout == "+x\n"
+    assert kforge("diff", "1", "ABAB", "-p", "x.kforge").code == 0
+    assert seen == [(OTHER.label, "cdcd", ""), (ROW.label, "1", "ABAB")]
+    only_number = kforge("diff", "3", "-p", "x.kforge")
+    assert (only_number.code, "which variant's node 3?" in only_number.stderr) == (2, True)
+    assert kforge("diff", "eeee", "-p", "x.kforge").code == 3
 
 
 def test_vv_shows_the_traceback(kforge: Any, fake_verbs: Any) -> None:
@@ -117,7 +233,7 @@ def test_eval_of_what_is_no_kernel_by_its_name_is_a_usage_error(kforge: Any, fak
 
 @pytest.mark.parametrize("file", ["k.cpp", "k.cc", "k.cxx", "k.cu"])
 def test_eval_takes_the_usual_names(kforge: Any, fake_verbs: Any, file: str) -> None:
-    fake_verbs(evaluate_file=raiser(NotFound("reached")))
+    fake_verbs(evaluate_file=raiser(NotFound("reached")), list_operators=lambda _project: [OTHER])
     assert kforge("eval", file, "-p", "x.kforge", "-V", "gelu").stderr.startswith("error: reached")
 
 

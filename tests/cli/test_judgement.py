@@ -26,6 +26,7 @@ from kernelforge.generate.types import Candidate
 from kernelforge.search.types import Node
 from kernelforge.settings import Settings, load_settings
 from kernelforge.store.project import Project
+from kernelforge.verify.types import Rejected, RejectReason
 from kernelforge.workshop import Workshop
 
 HEAD = 'extern "C" int launch(const float* input, float* out, void* workspace) {\n'
@@ -147,7 +148,7 @@ def test_a_damaged_project(kforge: Any, bench: Bench, tmp_path: Path, damage: st
     else:
         (copy / "nodes.db").write_bytes(b"garbage" * 100)
     ran = kforge("audit", "1", "-V", "relu", "-p", str(copy), "--json")
-    assert (ran.code, ran.stdout) == (3, "")
+    assert (ran.code, json.loads(ran.stdout)["error"]["exit_code"]) == (3, 3)
     assert ran.stderr.startswith("error: ") and "\nhint: " in ran.stderr
 
 
@@ -175,6 +176,21 @@ def test_eval_with_the_certificate_and_the_papers_protocol(kforge: Any, bench: B
     told = json.loads(off.stdout)
     assert (off.code, told["reason"], told["certificate"], told["paper"]["correct"]) == (4, "wrong_value", None, True)
     assert "no decision uses it" in told["paper"]["note"]
+
+
+def test_eval_names_both_trials_of_a_failed_certificate(
+    kforge: Any, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = Rejected(reason=RejectReason.OUT_OF_BOUNDS, case="n0=1", detail="reads behind its input")
+    monkeypatch.setattr(Judge, "certify", lambda *_args: refused)
+    (tmp_path / "relu.cpp").write_text(RELU + "// certified in vain\n")
+    ran = kforge("eval", str(tmp_path / "relu.cpp"), "-V", "relu", "-p", str(bench.project), "--certify")
+    first, second = Project.open(bench.project).nodes(bench.nodes[0].variant_id)[-2:]
+    assert isinstance(first.outcome, Scored) and second.outcome == refused
+    assert ran.code == 4
+    lines = [" ".join(line.split()) for line in ran.stdout.splitlines()]
+    assert f"trial {second.number}, node {second.id[:16]}" in lines
+    assert f"gate passed, as trial {first.number}; the failed certificate is a trial of its own" in lines
 
 
 def test_eval_of_a_file_that_is_no_text(kforge: Any, bench: Bench, tmp_path: Path) -> None:

@@ -12,17 +12,17 @@ import pytest
 from kernelforge.build.types import BuildFailure
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
+from kernelforge.evaluate.types import Trial
 from kernelforge.generate.types import Candidate
 from kernelforge.search.events import PhaseChanged, SearchProgress, TrialFinished, VariantExhausted
-from kernelforge.search.types import Node
+from kernelforge.search.types import Node, node_of
 
 
 def failed_node() -> Node:
     candidate = Candidate(variant_id="v", source="x", backend="cpp", generator="template", notes="rows=4")
     outcome = BuildFailure(reason="compile_error", detail="kernel.cpp:3: no\nmore")
-    return Node(
-        id="ab" * 32, number=7, variant_id="v", parent="", candidate=candidate, outcome=outcome, started=0, seconds=1
-    )
+    trial = Trial(candidate=candidate, outcome=outcome, started=0, seconds=1)
+    return node_of(id="ab" * 32, number=7, parent="", trial=trial)
 
 
 def feed(progress: Progress) -> None:
@@ -44,6 +44,13 @@ def test_one_line_per_finished_trial(capsys: pytest.CaptureFixture[str]) -> None
     assert "best 2.50x" in exhausted
     assert "1m 20s left" in status
     assert "softmax-11112222 build" in status
+
+
+@pytest.mark.parametrize(("done", "expected", "words"), [(0, 1, "[0/1] trial"), (1, 2, "[1/2] trials")])
+def test_trials_are_counted_in_the_right_number(done: int, expected: int, words: str) -> None:
+    progress = Progress(Output(quiet=True))
+    progress(SearchProgress(done=done, expected=expected, eta_s=None))
+    assert progress.status() == words
 
 
 def test_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

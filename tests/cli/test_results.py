@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from kernelforge.benchmark.types import Interval
+from kernelforge.package import reader
+from kernelforge.package.types import Header, Package
 from kernelforge.report.judgement import AblationRow, AuditReport, CertificateRow, EvalReport, PaperRow, TrialReport
 from kernelforge.report.rows import (
     CaptureReport,
@@ -193,6 +195,11 @@ def test_forge_passes_the_budget_and_suggests_export(kforge: Any, fake_verbs: An
     assert "kforge export" in ran.stderr.splitlines()[-1]
 
 
+def test_one_trial_is_no_trials(kforge: Any, fake_verbs: Any) -> None:
+    fake_verbs(forge_project=giver(ForgeReport(rows=(ROW,), trials=1, seconds=1.5, stopped="trials")))
+    assert kforge("forge", "x.kforge").stderr.startswith("1 trial in 1.5s")
+
+
 @pytest.mark.parametrize(("wanted", "code"), [("9", 0), ("9.2", 8)])
 def test_require_speedup_looks_at_the_low_end(kforge: Any, fake_verbs: Any, wanted: str, code: int) -> None:
     fake_verbs(forge_project=giver(ForgeReport(rows=(ROW,), trials=3, seconds=1.5, stopped="trials")))
@@ -261,6 +268,15 @@ USED = EntryRow(
 OFF = replace(USED, variant="0b" * 32, decisions={"eager": "eager: through dispatch not faster"})
 
 
+@pytest.fixture
+def packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file for `cast` to read the entries of: it has none that serves only some sizes."""
+    empty = Package(
+        header=Header(name="m", device="cpu", torch="2.0.0", created_by="x"), entries=(), path=Path("m.cast"), digest=""
+    )
+    monkeypatch.setattr(reader, "read_package", giver(empty))
+
+
 def package(*entries: EntryRow, checks: tuple[CheckRow, ...] = ()) -> PackageReport:
     return PackageReport(path="m.cast", model="m", device="cpu", format=1, size_bytes=9, entries=entries, checks=checks)
 
@@ -278,6 +294,7 @@ def test_export_passes_the_picks(kforge: Any, fake_verbs: Any) -> None:
     assert "no accepted candidate" in ran.stdout
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 3)])
 def test_cast_verify_fails_if_a_check_fails(kforge: Any, fake_verbs: Any, ok: bool, code: int) -> None:
     check = CheckRow(name="checksums", ok=ok, detail="" if ok else "kernels/a.so differs")
@@ -412,6 +429,7 @@ def test_export_counts_also_what_is_in_the_package_and_off(kforge: Any, fake_ver
     assert "1 kernel, 10.7 KiB" in kforge("export", "x.kforge").stdout
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize(("entries", "usable"), [((USED, OFF), True), ((OFF,), False), ((), False)])
 def test_cast_verify_suggests_to_load_only_what_is_used(
     kforge: Any, fake_verbs: Any, entries: tuple[EntryRow, ...], usable: bool

@@ -49,6 +49,27 @@ def test_explain_says_which_entry_or_why_none(make: Callable[..., LoadedPackage]
         package.explain("no_such_operator", x)
 
 
+def test_what_a_package_tells_is_readable(make: Callable[..., LoadedPackage], x: torch.Tensor) -> None:
+    package = make()
+    (state,) = [s for s in package.states if s.entry.variant.operator == "softmax"]
+    label = state.entry.variant.label
+    with torch.no_grad(), package.dispatch():
+        torch.softmax(x, -1)
+        torch.softmax(x.double(), -1)
+    lines = str(package.stats()).splitlines()
+    assert lines[0].split() == ["kernel", "hits", "misses", "state"]
+    assert f"{label} 1 1 on; 1 by dtype" in {" ".join(line.split()) for line in lines}
+    (row,) = [r for r in package.stats() if r.operator == "softmax"]
+    assert str(row) == f"{label}: on, 1 hit, 1 miss (dtype 1)"
+    assert isinstance(package.stats(), tuple) and isinstance(package.states, tuple)
+    assert f"{label}: on" in str(package.states).splitlines()
+    assert repr(state) == f"<EntryState {label}: on>"
+    served = package.explain("softmax", x, dim=-1)
+    assert (str(served), repr(served)) == (f"served by {label} at n0=4", f"<Admitted: served by {label} at n0=4>")
+    refused = package.explain("softmax", x.double(), -1)
+    assert str(refused) == "not served: dtype of input: float64, not float32"
+
+
 def test_the_kill_switch(write: Callable[..., Path], settings: Settings, x: torch.Tensor) -> None:
     package = load(write("softmax"), settings=replace(settings, disabled=True))
     original = torch.softmax

@@ -53,7 +53,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_operator_table_says_what_was_won(project: Path) -> None:
     rows = {row.operator: row for row in forge.list_operators(project)}
     pool = rows["max_pool2d"]
-    assert pool.decision == "use" and pool.speedup is not None and pool.speedup > 2
+    assert pool.decision.startswith("use") and pool.speedup is not None and pool.speedup > 2
     assert sum(row.share for row in rows.values()) == pytest.approx(1.0)
     data = json.loads(json.dumps(pool.to_json()))
     assert {"variant", "operator", "calls", "share", "eager_us", "best_us", "speedup", "decision"} <= data.keys()

@@ -60,7 +60,8 @@ def test_what_is_right_for_the_judge_alone_is_not_exported(project: Path, tmp_pa
     assert (report.entries, report.held) == (0, 0)
     assert "wrong through dispatch" in report.skipped[0][1], report.skipped
     record = Project.open(project).record("relu")
-    assert next(r.decision for r in forge.list_operators(project) if r.variant == record.variant.id) != "use"
+    decision = next(r.decision for r in forge.list_operators(project) if r.variant == record.variant.id)
+    assert not decision.startswith("use")
     assert "wrong through dispatch" in str(Project.open(project).nodes(record.variant.id)[-1].outcome)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
 
 from kernelforge.audit.types import AuditKind
+from kernelforge.benchmark.points import TimedPoint
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.judge import Judge
 from kernelforge.evaluate.types import Outcome, Scored, WorkerFailure
 from kernelforge.generate.types import Candidate
+from kernelforge.runner.session import RunnerSession
 from kernelforge.verify.types import Accepted, Rejected, RejectReason
 
 Evaluate: TypeAlias = "Callable[[VariantRecord, str], Outcome]"
@@ -238,3 +240,33 @@ def test_what_shows_once_while_timed_is_not_forgiven_by_a_second_timing(
     source = "#include <cfenv>\nstatic int calls = 0;\n" + RELU_HEAD + RELU_LOOP + late + "  return 0;\n}\n"
     outcome = evaluate(relu_record, source)
     assert isinstance(outcome, Rejected) and outcome.reason is RejectReason.LAUNCH_ERROR, outcome
+
+
+def test_candidates_are_timed_again_together_on_inputs_of_their_own(
+    evaluate: Evaluate, judge: Judge, softmax_record: VariantRecord, examples: ExampleStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """In turns, forwards and backwards; one that is wrong only now has its reason, and the others their times."""
+    slow = SOFTMAX.replace("  return 0;", "  for (volatile int i = 0; i < 30000; ++i) {}\n  return 0;")
+    sources = (SOFTMAX, slow)
+    scored = [evaluate(softmax_record, source) for source in sources]
+    assert all(isinstance(s, Scored) for s in scored), scored
+    known = judge._workbench.bench(softmax_record, examples).points
+    seen: list[tuple[int, object]] = []
+    real = Judge._measure
+
+    def noted(self: Judge, session: RunnerSession, record: VariantRecord, points: Sequence[TimedPoint]) -> object:
+        seen.append((id(session), points))
+        return real(self, session, record, points)
+
+    monkeypatch.setattr(Judge, "_measure", noted)
+    artifacts = [s.artifact for s in scored if isinstance(s, Scored)]
+    retimed = judge.retime(artifacts, softmax_record, examples)
+    assert not isinstance(retimed, WorkerFailure)
+    fast_times, slow_times = retimed
+    assert not isinstance(fast_times, Rejected) and not isinstance(slow_times, Rejected)
+    assert [len(fast_times), len(slow_times)] == [2, 2]
+    assert all(f.candidate_us < s.candidate_us for f, s in zip(fast_times, slow_times, strict=True))
+    first, second, third, fourth = (session for session, _ in seen)
+    assert first == fourth != second == third
+    assert all(points is not known for _, points in seen)

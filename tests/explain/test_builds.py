@@ -28,7 +28,7 @@ ERRORS = {
     ),
     "syntax": (HEAD + "\tout[0] = 1\n\treturn 0;\n}\n", "line 2: expected", "out[0] = 1", 10, "a syntax error"),
     "signature": (
-        'extern "C" int launch(float* out) { return 0; }\n', "line 1: conflicting", 'extern "C"', 15, "--prelude",
+        'extern "C" int launch(float* out) { return 0; }\n', "line 1: conflicting", 'extern "C"', 15, "VARIANT --pre",
     ),
     "template": (
         "template <class T> T f(T* x) { return x.y; }\n" + HEAD + "  f(out);\n  return 0;\n}\n",
@@ -45,6 +45,13 @@ def test_each_error_has_its_line_its_place_and_a_hint(backend: Backend, relu_rec
     assert lines[at + 1].startswith("    " + quoted)
     assert lines[at + 2] == "    " + " " * caret + "^"
     assert (hint in lines[-1]) if hint else not lines[-1].startswith("hint")
+
+
+def test_the_hint_names_the_very_variant(backend: Backend, relu_record: VariantRecord) -> None:
+    source = 'extern "C" int launch(float* out) { return 0; }\n'
+    failure = failure_of(backend, relu_record, source)
+    hint = explain(failure, source=source, record=relu_record)[-1]
+    assert f"`kforge op show {relu_record.variant.label} --prelude`" in hint
 
 
 def test_an_error_in_a_header_names_the_line_that_led_to_it(backend: Backend, relu_record: VariantRecord) -> None:

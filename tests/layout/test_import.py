@@ -46,5 +46,10 @@ def test_public_names_resolve() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
+def test_dir_names_what_is_loaded_when_first_used() -> None:
+    code = "import sys, kernelforge\nsys.exit(not set(kernelforge.__all__) <= set(dir(kernelforge)))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(kernelforge, "no_such_verb")

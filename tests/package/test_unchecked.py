@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from kernelforge import exporting
-from kernelforge.benchmark.types import Interval
+from kernelforge.benchmark.types import Interval, Measurement
 from kernelforge.build.types import Artifact
 from kernelforge.cards.types import SizePoint, VariantRecord
 from kernelforge.digest import digest_bytes
 from kernelforge.errors import PackageError
-from kernelforge.evaluate.types import Certified, MemoryPassed, MemoryUnavailable, Scored
+from kernelforge.evaluate.types import Certified, MemoryPassed, MemoryUnavailable, Scored, Trial
 from kernelforge.generate.types import Candidate
 from kernelforge.package.archive import pack, unpack
 from kernelforge.package.layout import CHECKSUMS, HEADER, MANIFEST, checksums
@@ -24,9 +24,11 @@ from kernelforge.package.reader import read_package
 from kernelforge.package.serial import accepted_from_json, make_entry
 from kernelforge.package.types import Entry, Header, Use
 from kernelforge.package.writer import write_package
-from kernelforge.search.types import Node
+from kernelforge.search.types import Node, node_of
 from kernelforge.search.winners import Choice
+from kernelforge.settings import load_settings
 from kernelforge.store.project import Project
+from kernelforge.verify.types import Rejected, RejectReason
 from kernelforge.workshop import Workshop
 
 PASSED = MemoryPassed(tools=("AddressSanitizer", "UndefinedBehaviorSanitizer"))
@@ -96,12 +98,27 @@ class FakeJudge:
     scored: Scored
     memory: list[MemoryPassed | MemoryUnavailable]
     sources: list[str] = field(default_factory=list)
+    final: Mapping[str, float] = field(default_factory=dict)
+    finals: list[list[str]] = field(default_factory=list)
 
     def certify(self, artifact: Artifact, record: VariantRecord, examples: object) -> Certified:
         self.sources.append(artifact.source)
         verdict = certified(self.scored, self.memory[len(self.sources) - 1]).verdict
         assert isinstance(verdict, Certified)
         return verdict
+
+    def retime(
+        self, artifacts: Sequence[Artifact], record: VariantRecord, examples: object
+    ) -> tuple[tuple[Measurement, ...] | Rejected, ...]:
+        """By the artifacts' sources: their speed-ups in the final, or 0 for one that is wrong by now."""
+        self.finals.append([a.source for a in artifacts])
+        wrong = Rejected(reason=RejectReason.WRONG_VALUE, case="timed calls", detail="out[0]", worst_abs=1.0)
+        speedups = [self.final.get(a.source, 1.5) for a in artifacts]
+        interval = [Interval(median=s, low=s, high=s) for s in speedups]
+        return tuple(
+            (replace(self.scored.measurement, speedup=i),) * 2 if s else wrong
+            for i, s in zip(interval, speedups, strict=True)
+        )
 
 
 @dataclass
@@ -110,12 +127,16 @@ class FakeProject:
     device: str = "cpu"
     model: str = "tiny"
     examples: None = None
+    appended: list[Trial] = field(default_factory=list)
 
     def binary(self, digest: str) -> Path:
         return self.folder / "kernel.so"
 
     def record_decisions(self, decisions: object, nodes: object) -> None:
         self.decisions = decisions
+
+    def append(self, trial: Trial) -> None:
+        self.appended.append(trial)
 
 
 @dataclass(frozen=True)
@@ -139,10 +160,8 @@ def run_export(
 
     def node(number: int) -> Node:
         candidate = Candidate(variant_id=variant.id, source=f"// {number}", backend="cpp", generator="manual")
-        return Node(
-            id=f"{number:064d}", number=number, variant_id=variant.id, parent="", candidate=candidate, outcome=scored,
-            started=0.0, seconds=1.0,
-        )  # fmt: skip
+        trial = Trial(candidate=candidate, outcome=scored, started=0.0, seconds=1.0)
+        return node_of(id=f"{number:064d}", number=number, parent="", trial=trial)
 
     choice = Choice(record=record, node=node(1), reason="fastest", runners_up=(node(2), node(3)))
     monkeypatch.setattr(exporting, "choose_winners", lambda project, picks: (choice,))
@@ -151,12 +170,15 @@ def run_export(
     )
 
     def run(
-        *memory: MemoryPassed | MemoryUnavailable, allow_unchecked: bool = False
-    ) -> tuple[exporting.Exported, FakeJudge]:
-        judge = FakeJudge(scored=scored, memory=list(memory))
-        workshop = Workshop(settings=cast(Any, None), backend=cast(Any, None), judge=cast(Any, judge))
+        *memory: MemoryPassed | MemoryUnavailable, allow_unchecked: bool = False,
+        final: Mapping[str, float] | None = None, project: FakeProject | None = None,
+    ) -> tuple[exporting.Exported, FakeJudge]:  # fmt: skip
+        judge = FakeJudge(scored=scored, memory=list(memory), final=final or {})
+        workshop = Workshop(
+            settings=load_settings({"KFORGE_LIBRARY": "0"}), backend=cast(Any, None), judge=cast(Any, judge)
+        )
         exported = exporting.export(
-            cast(Project, FakeProject(folder=tmp_path)), tmp_path / "out.cast", workshop=workshop,
+            cast(Project, project or FakeProject(folder=tmp_path)), tmp_path / "out.cast", workshop=workshop,
             allow_unchecked=allow_unchecked, say=lambda _: None,
         )  # fmt: skip
         return exported, judge
@@ -200,3 +222,20 @@ def test_inspect_shows_it(tmp_path: Path, header: Header, entry_of: Callable[[st
     entries = [entry_with(entry_of("relu"), scored, NO_TOOL), entry_with(entry_of("exp"), scored, PASSED)]
     write_package(tmp_path / "a.cast", entries, header=header)
     assert forge.inspect_package(tmp_path / "a.cast").environment["memory unchecked"] == entries[0].variant.label
+
+
+def test_candidates_close_to_the_best_are_timed_again_and_the_fastest_then_comes_first(
+    run_export: Callable[..., tuple[exporting.Exported, FakeJudge]], tmp_path: Path
+) -> None:
+    exported, judge = run_export(PASSED, final={"// 1": 1.4, "// 2": 1.3, "// 3": 1.6})
+    assert judge.finals == [["// 1", "// 2", "// 3"]]
+    assert judge.sources == ["// 3"] and exported.report.entries == 1
+
+
+def test_one_that_is_wrong_in_the_final_is_a_rejected_trial(
+    run_export: Callable[..., tuple[exporting.Exported, FakeJudge]], tmp_path: Path
+) -> None:
+    project = FakeProject(folder=tmp_path)
+    _, judge = run_export(PASSED, final={"// 1": 0.0, "// 2": 1.3, "// 3": 1.2}, project=project)
+    assert judge.sources == ["// 2"]
+    assert [(t.candidate.source, type(t.outcome)) for t in project.appended] == [("// 1", Rejected)]

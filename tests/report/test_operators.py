@@ -21,7 +21,7 @@ from kernelforge.operators import get_operator
 from kernelforge.report.evaluation import eval_report
 from kernelforge.report.nodes import BUSY_SHARE, trial_row
 from kernelforge.report.operators import project_rows, variant_report
-from kernelforge.report.rows import OperatorRow
+from kernelforge.report.rows import OperatorRow, used_decision
 from kernelforge.search.types import Node
 from kernelforge.search.winners import choose_winner
 from kernelforge.store.project import Project
@@ -51,8 +51,8 @@ def append(project: Project, speedup: float, *, foreign_cpu_share: str = "0.00")
             cases=1, worst=ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0), bitwise=True
         ),
         measurement=Measurement(
-            points=(), speedup=Interval(median=speedup, low=0.95 * speedup, high=1.05 * speedup), eager_us=10.0,
-            candidate_us=10.0 / speedup, floor_us=1.0, environment={"foreign_cpu_share": foreign_cpu_share},
+            points=(), speedup=Interval(median=speedup, low=0.95 * speedup, high=1.05 * speedup), eager_us=20.0,
+            candidate_us=20.0 / speedup, floor_us=1.0, environment={"foreign_cpu_share": foreign_cpu_share},
         ),
         audit=AuditLabel(kind=AuditKind.GENERATED, evidence=()),
         artifact=Artifact(
@@ -78,6 +78,23 @@ def test_what_an_export_decided_is_said_until_there_is_a_better_node(project: Pr
     assert only_row(project).decision == "eager: slow through dispatch", "a slower node changes nothing"
     append(project, 3.0)
     assert only_row(project).decision == "use"
+
+
+def test_eager_in_the_model_is_the_captured_time_also_after_a_trial(project: Project) -> None:
+    before = only_row(project)
+    append(project, 2.0)
+    after = only_row(project)
+    assert (before.eager_us, before.judged_eager_us) == (10.0, None)
+    assert (after.eager_us, after.judged_eager_us) == (10.0, 20.0)
+
+
+def test_the_packages_name_of_a_variant_outlives_a_better_node(project: Project) -> None:
+    text = used_decision(Interval(median=3.0, low=2.9, high=3.1), 64)
+    project.record_decisions({VARIANT.id: text}, {VARIANT.id: append(project, 2.0).id})
+    name = replace(VARIANT, min_elements=64).label
+    assert (only_row(project).packaged, only_row(project).dispatch) == (name, Interval(median=3.0, low=2.9, high=3.1))
+    append(project, 3.0)
+    assert (only_row(project).packaged, only_row(project).dispatch) == (name, None)
 
 
 def test_a_decision_that_is_passed_beats_the_stored_one(project: Project) -> None:

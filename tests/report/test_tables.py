@@ -24,6 +24,9 @@ from kernelforge.report.rows import (
     PackageReport,
     TrialRow,
     WholeModel,
+    dispatch_of,
+    least_elements_of,
+    used_decision,
 )
 from kernelforge.report.tables import (
     dim_grid,
@@ -114,6 +117,39 @@ def test_operator_table_says_everything_at_every_width(width: int | None) -> Non
     assert "1 of 4 variants use a generated kernel, 99.9% of the captured time" in flat
 
 
+@pytest.mark.parametrize("width", [80, 160, None])
+def test_columns_of_the_operator_table_say_one_thing_each(width: int | None) -> None:
+    dispatch = Interval(median=1.0, low=0.99, high=1.01)
+    row = replace(
+        LOST, eager_us=5.0, judged_eager_us=1.8, best_us=1.0, speedup=1.8, speedup_low=1.7, speedup_high=1.9,
+        dispatch=dispatch, decision="eager: through dispatch not faster beyond noise: 1.00x [0.99, 1.01]",
+    )  # fmt: skip
+    grid = operator_grid([row, NEW], width=width)
+    titles = [c.title for c in grid.columns]
+    judged, new = ([c.text for c in r.cells] for r in grid.records)
+    for title, text in (("in model", "5.00 us"), ("kernel", "1.00 us"), ("search", "1.80x"), ("dispatch", "1.00x")):
+        assert judged[titles.index(title)] == text
+    assert new[titles.index("in model")] == "1.00 us", "the same thing before and after a trial"
+    assert new[titles.index("dispatch")] == "-"
+    assert "1.80 us" in grid_text(grid), "eager beside the candidate is there too"
+    assert any("in model: a call as captured" in line for line in grid.footer)
+    assert any(line.startswith("dispatch: ") for line in grid.footer)
+    assert len(operator_grid([NEW], width=width).footer) == 1
+
+
+def test_one_variant_shows_its_name_in_the_package() -> None:
+    narrowed = replace(
+        USED, packaged="relu-12345678", decision="use: from 4096 elements on; through dispatch 3.00x [2.90, 3.10]",
+        dispatch=Interval(median=3.0, low=2.9, high=3.1),
+    )  # fmt: skip
+    text = grid_text(variant_grid(narrowed))
+    assert "relu-12345678, from 4096 elements on" in text
+    assert "3.00x  (95% interval 2.90-3.10)" in text
+    assert "in package" not in grid_text(variant_grid(USED))
+    assert "not tried" in grid_text(variant_grid(NEW))
+    assert "none was accepted" in grid_text(variant_grid(replace(NEW, trials=2)))
+
+
 def test_operator_table_starts_with_the_largest_share() -> None:
     records = operator_grid(ROWS).records
     assert [r.cells[0].text for r in records] == [USED.label, LOST.label, SKIPPED.label, NEW.label]
@@ -197,6 +233,22 @@ def test_a_flexible_cell_keeps_its_line_breaks() -> None:
 
 def test_an_empty_table_is_no_error() -> None:
     assert "0 of 0 variants" in grid_text(operator_grid([]))
+
+
+@pytest.mark.parametrize(
+    ("decision", "least", "dispatch"),
+    [
+        (used_decision(Interval(median=3.0, low=2.9, high=3.1)), 0, Interval(median=3.0, low=2.9, high=3.1)),
+        (used_decision(Interval(median=3.0, low=2.9, high=3.1), 4096), 4096, Interval(median=3.0, low=2.9, high=3.1)),
+        ("use", 0, None),
+        ("eager: through dispatch slower than eager: 0.90x [0.85, 0.95] (others used 40% of the CPUs)", 0,
+         Interval(median=0.9, low=0.85, high=0.95)),
+        ("eager: slower than eager: 0.90x [0.85, 0.95]", 0, None),
+        ("eager: the whole model was slower with it: 0.990x [0.985, 0.995]", 0, None),
+    ],
+)  # fmt: skip
+def test_a_decision_tells_what_it_was_based_on(decision: str, least: int, dispatch: Interval | None) -> None:
+    assert (least_elements_of(decision), dispatch_of(decision)) == (least, dispatch)
 
 
 def test_json_holds_no_nan() -> None:

@@ -13,9 +13,9 @@ from kernelforge.build.types import Artifact
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Extent, SizePoint, TensorPattern, Variant, VariantRecord
 from kernelforge.digest import digest
-from kernelforge.evaluate.types import Outcome, Scored
+from kernelforge.evaluate.types import Outcome, Scored, Trial
 from kernelforge.generate.types import Candidate
-from kernelforge.search.types import Node
+from kernelforge.search.types import Node, node_of
 from kernelforge.verify.types import Accepted, ErrorStatistics
 
 
@@ -66,9 +66,7 @@ def make_node() -> Callable[..., Node]:
         candidate = Candidate(
             variant_id=variant_id, source=source or f"// {number}", backend="cpp", generator="template"
         )  # fmt: skip
-        return Node(
-            id=digest([candidate.id, number]), number=number, variant_id=variant_id, parent="", candidate=candidate,
-            outcome=outcome, started=float(number), seconds=1.0,
-        )  # fmt: skip
+        trial = Trial(candidate=candidate, outcome=outcome, started=float(number), seconds=1.0)
+        return node_of(id=digest([candidate.id, number]), number=number, parent="", trial=trial)
 
     return make

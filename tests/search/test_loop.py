@@ -10,57 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.search.memory import MemoryStore
 
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.examples import ExampleStore
-from kernelforge.cards.types import OperatorCard, Variant, VariantRecord
-from kernelforge.digest import digest
+from kernelforge.cards.types import Variant, VariantRecord
 from kernelforge.errors import HarnessError
 from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate, Exhausted, Request
 from kernelforge.search.events import Event, PhaseChanged, SearchProgress, TrialFinished, VariantExhausted
 from kernelforge.search.loop import SearchOptions, run_search
 from kernelforge.search.scheduler import Policy
-from kernelforge.search.strategies import get_strategy
-from kernelforge.search.types import Budget, Node, SearchSummary
+from kernelforge.search.strategies.best_first import BestFirst
+from kernelforge.search.types import Budget, SearchSummary
 from kernelforge.verify.types import Rejected, RejectReason
 
 if TYPE_CHECKING:
-    from kernelforge.search.types import Judge, NodeStore
+    from kernelforge.search.types import Judge
 
 MakeRecord = Callable[..., VariantRecord]
 MakeScored = Callable[..., Scored]
-
-
-@dataclass
-class MemoryStore:
-    """A store in memory."""
-
-    root: Path
-    stored: list[Node] = field(default_factory=list)
-
-    @property
-    def examples(self) -> ExampleStore:
-        return ExampleStore(self.root)
-
-    def append(self, trial: Trial, *, parent: str = "") -> Node:
-        variant_id = trial.candidate.variant_id
-        node = Node(
-            id=digest([trial.candidate.id, len(self.stored)]), number=len(self.nodes(variant_id)) + 1,
-            variant_id=variant_id, parent=parent, candidate=trial.candidate, outcome=trial.outcome,
-            started=trial.started, seconds=trial.seconds,
-        )  # fmt: skip
-        self.stored.append(node)
-        return node
-
-    def nodes(self, variant_id: str, *, after: int = 0) -> Sequence[Node]:
-        return [n for n in self.stored if n.variant_id == variant_id and n.number > after]
-
-    def cards(self) -> Sequence[OperatorCard]:
-        raise AssertionError("the loop was told the variants")
-
-    def record(self, prefix: str) -> VariantRecord:
-        raise AssertionError("the loop was told the variants")
 
 
 @dataclass
@@ -144,7 +113,7 @@ class FakeJudge:
 class Bench:
     """One search setting; `run` may be called again, as a user would."""
 
-    store: NodeStore
+    store: MemoryStore
     records: Sequence[VariantRecord]
     judge: Judge
     generator: CountingGenerator = field(default_factory=CountingGenerator)
@@ -339,7 +308,7 @@ def test_request_tells_the_generator_all(bench: Bench, store: MemoryStore, make_
     wrong = Rejected(reason=RejectReason.WRONG_VALUE, case="n0=8", detail="out[0]", worst_abs=1.0)
     bench.judge = FakeJudge(lambda c: wrong if c.source == "k_ 0" else make_scored(2.0))
     bench.records = bench.records[:1]
-    bench.options = replace(bench.options, strategy=get_strategy("best-first"))
+    bench.options = replace(bench.options, strategy=BestFirst(starts=1))
     bench.run(trials=4)
     variant, last = bench.records[0].variant, bench.generator.requests[-1]
     assert (last.variant, last.backend, last.brief, last.prelude) == (

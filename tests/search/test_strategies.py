@@ -125,3 +125,19 @@ def test_stalled_counts_trials_since_progress() -> None:
         for i, t in enumerate(times, 1)
     )
     assert stalled(TreeView(nodes=nodes), progress=1.01) == 3
+
+
+def test_best_first_begins_with_several_designs_and_with_another_when_nothing_helps() -> None:
+    def view(speedups: list[float | None], parents: list[str]) -> TreeView:
+        made = [
+            TreeNode(id=str(i), parent=p, number=i, time_us=None if s is None else 10.0 / s, speedup=s)
+            for i, (s, p) in enumerate(zip(speedups, parents, strict=True), 1)
+        ]
+        return TreeView(nodes=tuple(made))
+
+    select = get_strategy("best-first").select
+    assert select(view([2.0, None, 1.0], [""] * 3)).parent == "", "a failed start is one, too"
+    assert select(view([1.0, None, 2.0, 1.5], [""] * 4)).parent == "3"
+    assert select(view([1.0, None, 2.0, 1.5, 1.9, 2.01], ["", "", "", "", "3", "3"])).parent == "6"
+    four = view([1.0, None, 2.0, 1.5, 1.9, 2.01, 1.0], ["", "", "", "", "3", "3", "6"])
+    assert select(four).parent == "", "less than 1% is no progress"

@@ -12,7 +12,8 @@ import pytest
 
 from kernelforge.cards.types import OperatorCard
 from kernelforge.errors import NotFound, ProjectError, SchemaTooNew, UsageError
-from kernelforge.evaluate.types import Scored, Trial
+from kernelforge.evaluate.types import Outcome, Scored, Trial
+from kernelforge.generate.types import Candidate
 from kernelforge.search.types import Node
 from kernelforge.store.archive import merge_project, pack_project, unpack_project
 from kernelforge.store.project import Project
@@ -33,11 +34,11 @@ def all_nodes(project: Project) -> list[Node]:
     return [n for card in project.cards() for r in card.variants for n in project.nodes(r.variant.id)]
 
 
-def without_place(nodes: Sequence[Node]) -> list[Node]:
-    """Nodes without the folder of the project that they were read from."""
+def without_place(nodes: Sequence[Node]) -> list[tuple[Node, Candidate, Outcome]]:
+    """Nodes and what they hold, without the folder of the project that they were read from."""
     return [
-        replace(n, outcome=replace(n.outcome, artifact=replace(n.outcome.artifact, path=Path("x"))))
-        if isinstance(n.outcome, Scored) else n
+        (n, n.candidate, replace(n.outcome, artifact=replace(n.outcome.artifact, path=Path("x")))
+         if isinstance(n.outcome, Scored) else n.outcome)
         for n in nodes
     ]  # fmt: skip
 

@@ -252,8 +252,10 @@ def test_damaged_row(project: Project, make_trial: MakeTrial) -> None:
     connection.execute("UPDATE nodes SET outcome = '{\"kind\":'")
     connection.commit()
     connection.close()
+    (damaged,) = project.nodes(node.variant_id)
+    assert damaged.kind == "rejected"
     with pytest.raises(ProjectError, match="damaged"):
-        project.nodes(node.variant_id)
+        _ = damaged.outcome
 
 
 def test_damaged_capture_info(project: Project) -> None:

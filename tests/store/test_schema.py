@@ -14,6 +14,7 @@ from kernelforge.audit.types import AuditKind
 from kernelforge.build.types import BuildFailure
 from kernelforge.evaluate.types import Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate
+from kernelforge.search.types import summarise
 from kernelforge.store.database import SCHEMA, make_engine
 from kernelforge.store.models import Base
 from kernelforge.store.project import Project
@@ -73,6 +74,28 @@ def test_database_of_schema_1_is_migrated(project: Project) -> None:
     connection.close()
     with make_engine(kept.path / "nodes.db").connect() as migrated:
         assert compare_metadata(MigrationContext.configure(migrated), Base.metadata) == []
+
+
+@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
+def test_summaries_of_a_kept_database_are_those_of_its_nodes(project: Project, schema: int) -> None:
+    """Older schemas have none: the migration makes them by rules of its own, which must stay the code's."""
+    nodes = _open_kept(project, schema).nodes("kept-variant")
+    assert [n.summary for n in nodes] == [summarise(n.candidate, n.outcome) for n in nodes]
+    assert nodes[3].summary.speedup is not None
+
+
+def test_orders_in_a_database_of_schema_3(project: Project) -> None:
+    kept = _open_kept(project, 3)
+    asked, delivered, done, failed = kept.orders(closed=True)
+    assert [o.state for o in kept.orders()] == ["asked", "delivered"]
+    assert (asked.parent, asked.owner, asked.expires) == (
+        kept.nodes("kept-variant")[3].id,
+        "elsewhere:7:1.00",
+        1750003610.25,
+    )
+    assert delivered.candidate is not None and delivered.candidate.source == "// ordered\n"
+    assert (done.state, done.node) == ("done", asked.parent)
+    assert (failed.state, failed.detail) == ("failed", "no idea")
 
 
 def test_decision_in_a_database_of_schema_2(project: Project) -> None:

@@ -80,11 +80,8 @@ def machine_facts(settings: Settings, *, device: str, threads: int, again: bool 
         again: measure anew and keep the better of old and new: others may have slowed the first measurement down, and a
             bandwidth that is too low makes honest times look impossible.
     """
-    import torch
-
     name = device_name(device)
-    key = digest([SCHEMA, device, name, platform.node(), threads, torch.__version__, os.cpu_count() or 0])[:24]
-    path = settings.cache_dir / "machine" / f"{key}.json"
+    path = _path(settings, device, name, threads)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
         known = _read(path)
@@ -95,6 +92,26 @@ def machine_facts(settings: Settings, *, device: str, threads: int, again: bool 
             partial.write_text(json.dumps(asdict(known)))
             partial.replace(path)
     return known
+
+
+def known_facts(settings: Settings, *, device: str, threads: int = 0) -> MachineFacts | None:
+    """The facts that the cache has of this machine; None if it was never measured or has no such device.
+
+    Args:
+        threads: 0 means torch's own number.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        return None
+    return _read(_path(settings, device, device_name(device), threads or torch.get_num_threads()))
+
+
+def _path(settings: Settings, device: str, name: str, threads: int) -> Path:
+    import torch
+
+    key = digest([SCHEMA, device, name, platform.node(), threads, torch.__version__, os.cpu_count() or 0])[:24]
+    return settings.cache_dir / "machine" / f"{key}.json"
 
 
 def _better(old: MachineFacts, new: MachineFacts) -> MachineFacts:

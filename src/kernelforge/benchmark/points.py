@@ -13,6 +13,8 @@ from kernelforge.verify.sizes import footprint_bytes
 
 MAX_POINTS = 4
 MAX_SETS = 8
+SETS_CAP_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
+"""At most so much memory for the buffer sets of a point; at least two sets there always are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

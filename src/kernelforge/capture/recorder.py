@@ -5,7 +5,8 @@ How a capture goes:
 2. Every sample runs under a torch-function mode that sees each outermost torch call in the form the model wrote it.
    A call's *signature* (function, argument values, tensor metadata) is looked up in a cache; only a new signature is
    bound, described and, while wanted, its inputs copied - before the call, because the call may change them.
-3. Times are summed, fused calls marked, examples written. Nothing is written before the model has finished.
+3. The samples run again, a few times, only to be timed: one run is noisy, and shares decide where a search looks.
+4. Fused calls are marked, examples written. Nothing is written before the model has finished.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -32,6 +34,7 @@ from kernelforge.capture.fastpaths import (
 )  # fmt: skip
 from kernelforge.capture.outputs import changed_inputs, describe_outputs, input_versions, unforgeable_reason
 from kernelforge.capture.signatures import group_key, is_metadata, signature
+from kernelforge.capture.slots import Slot
 from kernelforge.capture.threads import watch_threads
 from kernelforge.capture.types import ObservedCall, OperatorCall, Recording, UncoveredCall
 from kernelforge.errors import ModelError
@@ -44,33 +47,10 @@ _NONE: dict[str, Any] = {}
 MAX_EXAMPLE_BYTES = 256 << 20
 MAX_TENSOR_BYTES = 64 << 20
 
-
-class _Slot:
-    """Count and time of one signature: a call of an operator (`call` is set), or of a function that none describes."""
-
-    __slots__ = (
-        "call", "calls", "events", "example", "first", "group", "inside", "name", "observed", "reason", "seconds",
-        "tally",
-    )  # fmt: skip
-
-    def __init__(self, name: str, reason: str) -> None:
-        self.name, self.reason = name, reason
-        self.call: OperatorCall | None = None
-        self.calls = 0
-        self.seconds = 0.0
-        self.first = 0.0
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self.example: int | None = None
-        self.group = ""
-        self.inside: Counter[tuple[int, ...]] = Counter()
-        self.observed: frozenset[str] | None = None
-        self.tally: Any = None
-
-    def mean_us(self) -> float:
-        """Mean time of a call; a first call that was watched more closely than the others does not count."""
-        if self.observed is not None and self.calls > 1:
-            return 1e6 * (self.seconds - self.first) / (self.calls - 1)
-        return 1e6 * self.seconds / max(self.calls, 1)
+TIMED_REPEATS = 5
+REPEAT_SECONDS = 1.0
+"""By default the samples are timed again so often, or as often as fits into so many seconds: a slow model is not made
+to wait, and one run of it is long enough to be less noisy."""
 
 
 class _Recorder(TorchFunctionMode):
@@ -85,8 +65,8 @@ class _Recorder(TorchFunctionMode):
         self.modules = modules
         self.watching = False
         self.watched: set[str] = set()
-        self.by_signature: dict[object, _Slot] = {}
-        self.by_call: dict[object, _Slot] = {}
+        self.by_signature: dict[object, Slot] = {}
+        self.by_call: dict[object, Slot] = {}
         self.unknown: dict[object, Any] = {}  # a slot, or None for what is no work
         self.mutating: set[object] = set()
         self.number = 0
@@ -130,7 +110,7 @@ class _Recorder(TorchFunctionMode):
     def _unknown(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if func not in self.unknown:
             name = torch.overrides.resolve_name(func) or getattr(func, "__name__", repr(func))
-            self.unknown[func] = None if is_metadata(name) else _Slot(name, "no operator describes it")
+            self.unknown[func] = None if is_metadata(name) else Slot(name, "no operator describes it")
         slot = self.unknown[func]
         if slot is not None:
             return self._timed(slot, func, args, kwargs)
@@ -139,7 +119,7 @@ class _Recorder(TorchFunctionMode):
         self.host_seconds += perf_counter() - start
         return result
 
-    def _timed(self, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _timed(self, slot: Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.number += 1
         self.current = slot.name
         if self.modules.stack:
@@ -166,14 +146,14 @@ class _Recorder(TorchFunctionMode):
         operator, entry = found
         canonical = canonical_call(operator, entry, args, kwargs)
         if isinstance(canonical, Unsupported):
-            return self._unsupported(key, _Slot(operator.name, canonical.reason), func, args, kwargs)
+            return self._unsupported(key, Slot(operator.name, canonical.reason), func, args, kwargs)
         try:
             arguments, tensors = describe_call(operator.name, canonical)
         except TypeError as error:
-            return self._unsupported(key, _Slot(operator.name, str(error)), func, args, kwargs)
+            return self._unsupported(key, Slot(operator.name, str(error)), func, args, kwargs)
         specs = tuple(map(tensor_spec, tensors))
         aliases = memory_aliases(tensors)
-        slot = _Slot(operator.name, "")
+        slot = Slot(operator.name, "")
         slot.group = group_key(operator, arguments, specs)
         if not (operator.view or operator.random):
             slot.example = self.examples.take(slot.group, tensors)
@@ -193,21 +173,19 @@ class _Recorder(TorchFunctionMode):
         self._teach(self._register(key, slot), key, func, args, kwargs)
         return result
 
-    def _unsupported(
-        self, key: object, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def _unsupported(self, key: object, slot: Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         known = self._register(key, slot)
         result = self._timed(known, func, args, kwargs)
         self._teach(known, key, func, args, kwargs)
         return result
 
-    def _teach(self, slot: _Slot, key: object, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def _teach(self, slot: Slot, key: object, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Leave further calls of a signature to the compiled ledger."""
         if self.ledger is not None and key is not None and func not in self.mutating:
             slot.tally = slot.tally or self.native.Tally()
             self.ledger.remember(func, args, kwargs, slot.tally)
 
-    def _watched(self, slot: _Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _watched(self, slot: Slot, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Time a call and, in the sample that also ran plain, once per group note the aten operators it runs."""
         if not self.watching or slot.group in self.watched:
             return self._timed(slot, func, args, kwargs)
@@ -218,7 +196,7 @@ class _Recorder(TorchFunctionMode):
         slot.first, slot.observed = slot.seconds, observer.names
         return result
 
-    def _register(self, key: object, slot: _Slot) -> _Slot:
+    def _register(self, key: object, slot: Slot) -> Slot:
         """File a slot under its signature, or add it to the slot of the same call written in another form."""
         # repr, because 1, 1.0 and True are equal in Python and different arguments in torch.
         identity = (slot.name, slot.reason) if slot.call is None else (repr(slot.call.arguments), slot.call)
@@ -244,16 +222,45 @@ class _Recorder(TorchFunctionMode):
         """How many operator calls have begun."""
         return self.number + (self.ledger.calls if self.ledger is not None else 0)
 
-    def fold(self) -> None:
-        """Add what the compiled ledger has counted to the slots."""
-        for slot in self.slots():
+    def close_run(self) -> None:
+        """Add what the compiled ledger has counted to the slots; on CUDA replace the host times by device times."""
+        for slot in self._all():
             if slot.tally is not None:
                 slot.calls += slot.tally.calls
                 slot.seconds += slot.tally.seconds
-                slot.tally = None
+                slot.tally.calls, slot.tally.seconds = 0, 0.0
+            if self.cuda:
+                times = [begin.elapsed_time(end) / 1e3 for begin, end in slot.events]
+                slot.seconds, slot.first = sum(times), times[0] if times else 0.0
 
-    def slots(self) -> list[_Slot]:
-        """Every slot, in order of first appearance."""
+    @contextmanager
+    def repeating(self) -> Iterator[None]:
+        """Time the body's calls and count none: afterwards each slot has one more repeat, and is else as before."""
+        slots, examples = self.slots(), self.examples
+        before = [(s.calls, s.seconds, s.first, s.events, s.inside) for s in slots]
+        for slot in slots:
+            slot.calls, slot.seconds, slot.first, slot.events, slot.inside = 0, 0.0, 0.0, [], Counter()
+        self.examples = ExampleCollector(0, 0, keep=False)
+        means: list[float | None] = [None] * len(slots)
+        try:
+            yield
+            self.close_run()
+            means = [s.seconds / s.calls if s.calls else None for s in slots]
+        finally:
+            for slot in self._all():
+                slot.calls = 0
+                if slot.tally is not None:
+                    slot.tally.calls, slot.tally.seconds = 0, 0.0
+            for slot, counted, mean in zip(slots, before, means, strict=True):
+                slot.calls, slot.seconds, slot.first, slot.events, slot.inside = counted
+                slot.repeats += [] if mean is None else [mean]
+            self.examples = examples
+
+    def slots(self) -> list[Slot]:
+        """Every slot with a recorded call, in order of first appearance."""
+        return [s for s in self._all() if s.calls]
+
+    def _all(self) -> list[Slot]:
         return [*self.by_call.values(), *(s for s in self.unknown.values() if s is not None)]
 
 
@@ -264,6 +271,7 @@ def record(
     example_store: ExampleSink | None = None,
     max_example_bytes: int = MAX_EXAMPLE_BYTES,
     max_tensor_bytes: int = MAX_TENSOR_BYTES,
+    repeats: int | None = 0,
     warmup: bool = True,
     name: str = "the model",
 ) -> Recording:
@@ -273,8 +281,11 @@ def record(
         device: "cpu" or "cuda", where the model runs.
         example_store: where captured inputs go, after the model has finished; None keeps none.
         max_example_bytes: all examples together; max_tensor_bytes: one tensor. Above, a tensor's distribution is kept.
+        repeats: run the samples so many more times, and take each call's median time over those runs. None: as many of
+            `TIMED_REPEATS` as fit into `REPEAT_SECONDS`. They end early if the model does not do the same again.
         warmup: run the first sample once more, before and without the recorder. Switch it off for a callable whose
-            state matters; then first-call effects are in the times and fused paths are not looked for.
+            state matters; then there are no repeats, first-call effects are in the times and fused paths are not looked
+            for.
 
     Raises:
         ModelError: the callable raised. Nothing has been written.
@@ -290,12 +301,16 @@ def record(
         warnings.append("fused fast paths were not looked for: the model did not run without the recorder")
     recorder = _Recorder(device, examples or ExampleCollector(0, 0, keep=False), modules)
     with watch_threads(warnings), modules.tracked(), _cheap_collections():
+        random = _random_state(device)
         wall = _run_samples(samples, recorder, name, watching=plain is not None)
-    recorder.fold()
-    _read_events(recorder)
+        recorder.close_run()
+        walls = _run_again(samples, recorder, repeats, random=random, first_s=wall) if plain is not None else []
     unreachable = _unreachable(recorder, modules, plain or frozenset(), warnings)
     digests = examples.flush(example_store) if examples is not None and example_store is not None else {}
-    return _result(recorder, unreachable, digests, warnings, wall=wall, samples=len(samples))
+    return _result(
+        recorder, unreachable, digests, warnings, wall=median(walls) if walls else wall, samples=len(samples),
+        repeats=len(walls),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -333,22 +348,59 @@ def _run_samples(samples: Sequence[Callable[[], object]], recorder: _Recorder, n
             if recorder.cuda:
                 torch.cuda.synchronize()
         except (Exception, SystemExit) as error:
-            where = f"sample {index + 1} of {len(samples)}, operator call {recorder.calls_made()} ({recorder.current})"
+            made = recorder.calls_made()
+            call = f"operator call {made} ({recorder.current})" if made else "before its first operator call"
             raise ModelError(
-                f"{name} raised {type(error).__name__} in {where}: {error}",
-                hint="run the model on these inputs without kernelforge first; the traceback above is the model's own",
+                f"{name} raised {type(error).__name__} in sample {index + 1} of {len(samples)}, {call}: {error}",
+                hint="run the model on these inputs without kernelforge first",
             ) from error
         wall += perf_counter() - start - (recorder.overhead_s() - own)
     return wall
 
 
-def _read_events(recorder: _Recorder) -> None:
-    """Replace the host times by device times, on CUDA."""
-    if not recorder.cuda:
-        return
-    for slot in recorder.slots():
-        times = [begin.elapsed_time(end) / 1e3 for begin, end in slot.events]
-        slot.seconds, slot.first = sum(times), times[0] if times else 0.0
+def _run_again(
+    samples: Sequence[Callable[[], object]],
+    recorder: _Recorder,
+    repeats: int | None,
+    *,
+    random: tuple[torch.Tensor, torch.Tensor | None],
+    first_s: float,
+) -> list[float]:
+    """Time the samples again, from the random state that the recorded run began with; the seconds of each run."""
+    walls: list[float] = []
+    deadline = perf_counter() + REPEAT_SECONDS
+    devices = [torch.cuda.current_device()] if recorder.cuda else []
+    longest = first_s
+    with torch.random.fork_rng(devices=devices):
+        while len(walls) < (TIMED_REPEATS if repeats is None else repeats):
+            began = perf_counter()
+            if repeats is None and began + longest > deadline:
+                break
+            _set_random_state(random)
+            known = len(recorder.by_call), len(recorder.unknown)
+            try:
+                with recorder.repeating():
+                    wall = _run_samples(samples, recorder, "the model", watching=False)
+            except ModelError:  # it has a state that does not allow for another run; what was recorded holds
+                break
+            walls.append(wall)
+            if (
+                len(recorder.by_call),
+                len(recorder.unknown),
+            ) != known:  # it has a state, and goes somewhere else from now on
+                break
+            longest = max(longest, perf_counter() - began)
+    return walls
+
+
+def _random_state(device: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if device == "cuda" else None
+
+
+def _set_random_state(state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])
 
 
 def _unreachable(
@@ -380,6 +432,7 @@ def _result(
     *,
     wall: float,
     samples: int,
+    repeats: int,
 ) -> Recording:
     slots = recorder.slots()
     known = [s for s in slots if s.call is not None]
@@ -398,12 +451,12 @@ def _result(
             )
         )
     uncovered = [
-        UncoveredCall(name=s.name, reason=s.reason, calls=s.calls, total_us=1e6 * s.seconds)
+        UncoveredCall(name=s.name, reason=s.reason, calls=s.calls, total_us=1e6 * s.total_s())
         for s in slots
         if s.call is None
     ]
-    captured = sum(s.seconds for s in known)
-    measured = sum(s.seconds for s in slots)
+    captured = sum(s.total_s() for s in known)
+    measured = sum(s.total_s() for s in slots)
     share = captured / measured if measured else 0.0
     return Recording(
         device=recorder.device,
@@ -411,6 +464,7 @@ def _result(
         uncovered=tuple(sorted(uncovered, key=lambda u: (-u.total_us, u.name))),
         warnings=tuple(warnings),
         samples=samples,
+        repeats=repeats,
         wall_us=1e6 * wall,
         coverage_wall=min(captured / wall, 1.0) if wall else 0.0,
         coverage_device=share if recorder.cuda else (min(captured / wall, 1.0) if wall else 0.0),

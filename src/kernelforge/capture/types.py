@@ -254,7 +254,8 @@ class ObservedCall:
 
     Attributes:
         calls: how often it was seen.
-        eager_us: mean eager time inside the model, microseconds (device time on CUDA, wall time on the CPU).
+        eager_us: mean eager time inside the model, microseconds (device time on CUDA, wall time on the CPU); the median
+            of the repeats if there were any.
         example: digest of the stored inputs of its first occurrence, or "" if none is stored.
         unforgeable: "" if candidates can be made for such a call, else why not.
     """
@@ -293,7 +294,7 @@ class Recording:
         calls: distinct calls of known operators, in order of first appearance.
         uncovered: everything else, longest first.
         warnings: what the reader should know, for people.
-        samples: how many samples ran.
+        samples: how many samples ran. repeats: how often they ran again to be timed; 0: times are of the recorded run.
         wall_us: wall time of the model over all samples without the recorder's own work, microseconds.
         coverage_wall: share of that time spent in `calls`, in [0, 1].
         coverage_device: the same of the device time of all torch functions; equals `coverage_wall` on the CPU.
@@ -304,6 +305,7 @@ class Recording:
     uncovered: tuple[UncoveredCall, ...] = ()
     warnings: tuple[str, ...] = ()
     samples: int = 1
+    repeats: int = 0
     wall_us: float = 0.0
     coverage_wall: float = 0.0
     coverage_device: float = 0.0

@@ -8,11 +8,15 @@ import typer
 import typer.core
 
 from kernelforge import __version__
-from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, op, ops, project, run, version
+from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, library, op, ops, project, run, version
 from kernelforge.cli.commands import capture as capture_command
 from kernelforge.cli.commands import forge as forge_command
 from kernelforge.cli.commands import tree as tree_command
+from kernelforge.cli.output import show_error
 from kernelforge.cli.verb import ARGUMENTS, EXIT_CODES
+
+# Of click, which typer brings along under a name that differs between its versions.
+_BadCommandLine: Any = typer.BadParameter.__bases__[0]
 
 
 class _Root(typer.core.TyperGroup):
@@ -21,6 +25,15 @@ class _Root(typer.core.TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = tuple(args)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what is wrong with its options is told as JSON too if that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except _BadCommandLine as error:
+            if "--json" in ctx.meta[ARGUMENTS]:
+                show_error("UsageError", error.format_message(), "", error.exit_code)
+            raise
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,6 +82,13 @@ def make_app() -> typer.Typer:
             "project",
             "Move projects: pack, unpack, merge.",
             {"pack": project.pack, "unpack": project.unpack, "merge": project.merge},
+        )
+    )
+    app.add_typer(
+        _group(
+            "library",
+            "Look at the kernels kept on this machine: ls, show, rm, path.",
+            {"ls": library.ls, "show": library.show, "rm": library.rm, "path": library.path},
         )
     )
     app.command("doctor")(doctor.doctor)

@@ -81,9 +81,17 @@ class Output:
         self.note(f"resume: {shlex.join(['kforge', *self.arguments])}")
 
     def error(self, error: ForgeError) -> None:
-        """An error of ours on stderr: what happened, then what to do."""
+        """An error of ours on stderr: what happened, then what to do. Under --json also as the document on stdout."""
+        if self.as_json:
+            show_error(type(error).__name__, error.message, error.hint, error.exit_code)
         sys.stderr.write(f"error: {error.message}\n")
         if error.hint:
             sys.stderr.write(f"hint: {error.hint}\n")
         if error.__cause__ is not None and self.verbose < 2:
             sys.stderr.write("(-vv shows the traceback)\n")
+
+
+def show_error(kind: str, message: str, hint: str, exit_code: int) -> None:
+    """The one document on stdout of a command that failed under --json."""
+    error: Json = {"kind": kind, "message": message, "hint": hint, "exit_code": exit_code}
+    sys.stdout.write(json.dumps({"error": error}, indent=2) + "\n")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from kernelforge.cli.output import Output
 from kernelforge.report.units import format_duration, format_speedup
+from kernelforge.wording import noun_for
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -90,7 +91,7 @@ class Progress:
 
     def status(self) -> str:
         """The live line: trials, the time left, the best so far, phases of those that run."""
-        parts = [f"{self._counter()} trials"]
+        parts = [f"{self._counter()} {noun_for(self._expected or self._done, 'trial')}"]
         if self._eta_s is not None:
             parts.append(f"about {format_duration(self._eta_s)} left")
         if self._best:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Annotated, get_type_hints
@@ -20,7 +21,7 @@ TOO_SLOW = 8
 ARGUMENTS = "kernelforge.arguments"
 """Where the root command keeps the command line in the context's `meta`."""
 
-OUT_OF_BUDGET = frozenset({"seconds", "trials"})
+OUT_OF_BUDGET = frozenset({"seconds", "trials", "tokens", "usd"})
 """The `search.types.StopReason`s after which the same command does more."""
 
 EXIT_CODES = """Exit codes:
@@ -61,7 +62,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         color = not (no_color or load_settings().no_color)
         arguments = context.meta.get(ARGUMENTS, ())
         out = Output(as_json=as_json, quiet=quiet, verbose=verbose, color=color, arguments=arguments)
-        _configure_logging(verbose)
+        _configure_logging(out)
         try:
             function(out, **values)
         except ForgeError as error:
@@ -95,7 +96,25 @@ def require_speedup_of(rows: Sequence[OperatorRow], wanted: float | None) -> Non
         raise typer.Exit(TOO_SLOW)
 
 
-def _configure_logging(verbose: int) -> None:
-    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+class _Notes(logging.Handler):
+    """What our modules log: a warning is a note like the others, everything below is a log line."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__()
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if self._out.verbose or record.levelno > logging.WARNING:
+            sys.stderr.write(f"{record.levelname} {record.name}: {text}\n")
+        else:
+            self._out.note(f"note: {text}")
+
+
+def _configure_logging(out: Output) -> None:
+    level = {0: logging.WARNING, 1: logging.INFO}.get(out.verbose, logging.DEBUG)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kernelforge").setLevel(level)
+    logger = logging.getLogger("kernelforge")
+    logger.setLevel(level)
+    logger.handlers = [h for h in logger.handlers if not isinstance(h, _Notes)] + [_Notes(out)]
+    logger.propagate = False

@@ -24,6 +24,15 @@ class Admitted:
     dims: DimValues
     scalars: ScalarValues
 
+    def __repr__(self) -> str:
+        # Not the fields: an entry holds whole sources.
+        return f"<Admitted: {self}>"
+
+    def __str__(self) -> str:
+        values = {**self.dims, **self.scalars}
+        at = " at " + ", ".join(f"{name}={value:g}" for name, value in values.items()) if values else ""
+        return f"served by {self.entry.variant.label}{at}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
@@ -39,6 +48,11 @@ class Refused:
     term: str
     detail: str
     by_variant: Mapping[str, str]
+
+    def __str__(self) -> str:
+        others = ", ".join(f"{variant[:8]} by {term}" for variant, term in self.by_variant.items())
+        each = f" (refused: {others})" if len(self.by_variant) > 1 else ""
+        return f"not served: {self.detail}{each}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kernelforge.dispatch.machine import Machine, this_machine, why_off
-from kernelforge.dispatch.types import EntryState, Kernel, StatRow
+from kernelforge.dispatch.types import EntryState, Kernel, States, Stats
 from kernelforge.errors import ForgeError, NotFound
 from kernelforge.operators import get_operator
 from kernelforge.package.reader import extract_binary, read_package
 from kernelforge.package.types import Entry, Off, Package
 from kernelforge.settings import Settings, load_settings
+from kernelforge.wording import plural
 
 if TYPE_CHECKING:
     from kernelforge.dispatch.decide import Admitted, Refused
@@ -55,7 +56,7 @@ class LoadedPackage:
         from kernelforge.dispatch.tables import Tables
 
         self.package = package
-        self.states = tuple(states)
+        self.states = States(states)
         in_use = any(state.kernel is not None for state in self.states)
         native = native_dispatch(settings) if in_use else None
         self._tables = Tables(self.states, name=str(package.path), native=native)
@@ -63,8 +64,7 @@ class LoadedPackage:
 
     def __repr__(self) -> str:
         on = sum(state.kernel is not None for state in self.states)
-        kernels = "1 kernel" if len(self.states) == 1 else f"{len(self.states)} kernels"
-        return f"<LoadedPackage {str(self.package.path)!r}: {kernels}, {on} on>"
+        return f"<LoadedPackage {str(self.package.path)!r}: {plural(len(self.states), 'kernel')}, {on} on>"
 
     @contextmanager
     def dispatch(self, model: object = None) -> Iterator[LoadedPackage]:  # noqa: ARG002 - see its description
@@ -84,12 +84,14 @@ class LoadedPackage:
         finally:
             self._activation.leave()
 
-    def stats(self) -> tuple[StatRow, ...]:
-        """Hits and misses since loading, one row per entry."""
-        return self._tables.stats()
+    def stats(self) -> Stats:
+        """Hits and misses since loading, one row per entry; `print` shows a table."""
+        return Stats(self._tables.stats())
 
     def explain(self, operator_name: str, *args: object, **kwargs: object) -> Admitted | Refused:
         """Which entry would serve a call of this operator, with these arguments, in the present state of torch.
+
+        The answer prints as a sentence.
 
         Args:
             operator_name: "softmax", say; the arguments are those of any form in which torch calls it.

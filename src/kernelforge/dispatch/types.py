@@ -1,4 +1,4 @@
-"""What the run time tells about itself. Owns `StatRow`, `EntryState`, `Kernel`."""
+"""What the run time tells about itself. Owns `StatRow`, `EntryState`, `Kernel`, and tuples of them that can be read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelforge.package.types import Entry
+from kernelforge.wording import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,13 @@ class EntryState:
     kernel: Kernel | None
     reason: str
 
+    def __repr__(self) -> str:
+        # Not the fields: an entry holds whole sources.
+        return f"<EntryState {self}>"
+
+    def __str__(self) -> str:
+        return f"{self.entry.variant.label}: {self.reason or 'on'}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatRow:
@@ -48,3 +56,38 @@ class StatRow:
     state: str
     hits: int
     misses: Mapping[str, int]
+
+    @property
+    def label(self) -> str:
+        """The variant's name for people, as in the package."""
+        return f"{self.operator}-{self.variant[:8]}"
+
+    def __str__(self) -> str:
+        """ "softmax-1a2b3c4d: on, 12 hits, 3 misses (dtype 2, dim 1)"."""
+        missed = sum(self.misses.values())
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.misses.items())
+        misses = plural(missed, "miss", "misses") + (f" ({reasons})" if reasons else "")
+        return f"{self.label}: {self.state}, {plural(self.hits, 'hit')}, {misses}"
+
+
+class Stats(tuple[StatRow, ...]):
+    """The rows of all entries, printed as a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        lines = [("kernel", "hits", "misses", "state")]
+        for row in self:
+            reasons = "".join(f"; {count} by {reason}" for reason, count in row.misses.items())
+            lines.append((row.label, str(row.hits), str(sum(row.misses.values())), row.state + reasons))
+        name, hits, misses = (max(len(line[column]) for line in lines) for column in range(3))
+        return "\n".join(f"{a:<{name}}  {b:>{hits}}  {c:>{misses}}  {d}" for a, b, c, d in lines)
+
+
+class States(tuple[EntryState, ...]):
+    """The entries of a package on this machine, printed one a line."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self)) or "no entries"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
@@ -20,6 +20,7 @@ from kernelforge.audit.symbols import audit_binary
 from kernelforge.audit.types import AuditLabel
 from kernelforge.benchmark.clock import environment
 from kernelforge.benchmark.machine import machine_facts
+from kernelforge.benchmark.points import TimedPoint
 from kernelforge.benchmark.protocol import Protocol, measure
 from kernelforge.benchmark.slot import timing_slot
 from kernelforge.benchmark.types import Measurement
@@ -29,7 +30,7 @@ from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import DeviceBusy, ForgeError, HarnessError, ProjectError
 from kernelforge.evaluate.memcheck import check_memory, rejection, small_cases
 from kernelforge.evaluate.types import Certified, MemoryFailed, Outcome, Scored, Trial, WorkerFailure
-from kernelforge.evaluate.workbench import Bench, Workbench
+from kernelforge.evaluate.workbench import Workbench
 from kernelforge.executors.types import Limits
 from kernelforge.generate.types import Candidate
 from kernelforge.runner.eager import EagerWorker
@@ -120,6 +121,45 @@ class Judge:
         with single_threaded():
             outcome = self._outcome(candidate, record, examples, built)
         return Trial(candidate=candidate, outcome=outcome, started=started, seconds=time.monotonic() - clock)
+
+    def retime(
+        self, artifacts: Sequence[Artifact], record: VariantRecord, examples: ExampleStore
+    ) -> tuple[tuple[Measurement, ...] | Rejected, ...] | WorkerFailure:
+        """Time binaries that have passed the gate against each other: the fastest of many noisy times flatters itself.
+
+        All of them are loaded at once and take turns, forwards and then backwards, each paired with eager, on inputs
+        that none was timed on before.
+
+        Returns:
+            For each binary its measurements, one a round, or why it was turned down now.
+
+        Raises:
+            EnvironmentMissing: as `evaluate`.
+        """
+        try:
+            with single_threaded():
+                return self._retime(artifacts, record, examples)
+        except Exception as error:  # noqa: BLE001 - sorted there
+            return self._fault(error, record)
+
+    def _retime(
+        self, artifacts: Sequence[Artifact], record: VariantRecord, examples: ExampleStore
+    ) -> tuple[tuple[Measurement, ...] | Rejected, ...]:
+        points = self._workbench.fresh_points(record, examples)
+        times: list[list[Measurement]] = [[] for _ in artifacts]
+        rejected: dict[int, Rejected] = {}
+        with ExitStack() as stack, timing_slot(self._settings, self._device):
+            sessions = [stack.enter_context(self._session(a)) for a in artifacts]
+            forwards = list(enumerate(sessions))
+            for position, session in (*forwards, *reversed(forwards)):
+                if position in rejected:
+                    continue
+                measured = self._measure(session, record, points)
+                if isinstance(measured, Rejected):
+                    rejected[position] = measured
+                else:
+                    times[position].append(measured)
+        return tuple(rejected.get(i) or tuple(each) for i, each in enumerate(times))
 
     def certify(
         self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, *, calls: int = CERTIFICATE_CALLS
@@ -214,9 +254,9 @@ class Judge:
             if isinstance(verdict, Rejected):
                 return verdict
             with timing_slot(self._settings, self._device), self._phase("timing"):
-                measurement = self._measure(session, record, bench)
+                measurement = self._measure(session, record, bench.points)
                 if _is_impossible(measurement) and self._faster_than_known():
-                    measurement = self._measure(session, record, bench)
+                    measurement = self._measure(session, record, bench.points)
             if isinstance(measurement, Rejected):
                 return measurement
             # What computes honestly for as many calls as tests make may not do so for as many as timing makes.
@@ -226,12 +266,14 @@ class Judge:
             return kept
         return Scored(verdict=verdict, measurement=measurement, audit=label, artifact=artifact)
 
-    def _measure(self, session: RunnerSession, record: VariantRecord, bench: Bench) -> Measurement | Rejected:
+    def _measure(
+        self, session: RunnerSession, record: VariantRecord, points: Sequence[TimedPoint]
+    ) -> Measurement | Rejected:
         conditions = environment(
             self._facts, device=self._device, threads=self._threads, torch_version=torch.__version__
         )
         return measure(
-            self._eager, session, record.variant, bench.points, self._facts,
+            self._eager, session, record.variant, points, self._facts,
             protocol=self._protocol, environment=conditions,
         )  # fmt: skip
 

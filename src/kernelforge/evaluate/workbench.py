@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelforge.benchmark.machine import MachineFacts
-from kernelforge.benchmark.points import TimedPoint, representative_points, rotating_sets
+from kernelforge.benchmark.points import SETS_CAP_BYTES, TimedPoint, representative_points, rotating_sets
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import SizePoint, VariantRecord
 from kernelforge.errors import HarnessError
@@ -79,6 +79,10 @@ class Workbench:
         large = any(footprint_bytes(record.variant, p.choice.dims) > LARGE_BYTES for p in plans)
         return self._prepared(maker, plans[:1] if large else plans)
 
+    def fresh_points(self, record: VariantRecord, examples: ExampleStore) -> tuple[TimedPoint, ...]:
+        """What is timed, with inputs that no candidate was timed on yet; not kept."""
+        return self._points(self._entry(record, examples)[0])
+
     def certificate(self, record: VariantRecord, examples: ExampleStore) -> tuple[PreparedCase, ...]:
         """The cases of the certificate, freshly drawn and not kept."""
         maker = self._entry(record, examples)[0]
@@ -113,9 +117,11 @@ class Workbench:
             power = power_of(variant, cases)
         if power.missing:
             logger.info("%s: no two cases can reject %s", variant.label, ", ".join(power.missing))
+        return Bench(cases=self._probed(maker, cases), weak=power.missing, points=self._points(maker))
+
+    def _points(self, maker: CaseMaker) -> tuple[TimedPoint, ...]:
         chosen = representative_points(maker.record)
-        points = tuple(self._timed(maker, point, calls, share) for point, calls, share in chosen)
-        return Bench(cases=self._probed(maker, cases), weak=power.missing, points=points)
+        return tuple(self._timed(maker, point, calls, share) for point, calls, share in chosen)
 
     def _prepared(self, maker: CaseMaker, plans: tuple[CasePlan, ...] | list[CasePlan]) -> tuple[PreparedCase, ...]:
         made = (prepare(maker.record.variant, maker.draw(plan), self._baseline) for plan in plans)
@@ -127,8 +133,7 @@ class Workbench:
     def _timed(self, maker: CaseMaker, point: SizePoint, calls: int, share: float) -> TimedPoint:
         """Buffer sets of different content; truths only for two of them, and nobody outside knows for which."""
         variant = maker.record.variant
-        cap_bytes = (1 << 31) if variant.device == "cuda" else (1 << 28)
-        count = rotating_sets(variant, point.dims, self._facts, cap_bytes=cap_bytes)
+        count = rotating_sets(variant, point.dims, self._facts, cap_bytes=SETS_CAP_BYTES[variant.device])
         choice = SizeChoice(dims=point.dims, scalars=point.scalars, why="observed", example=point.example)
         sets: list[BufferSet] = []
         checked: dict[int, PreparedCase] = {}

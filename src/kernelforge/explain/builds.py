@@ -22,7 +22,7 @@ _EDG_INDENT = 2
 
 _HINTS = (
     (r"conflicting declaration.*\blaunch\b|ambiguating.*\blaunch\b|\blaunch\b.*(?:incompatible|already|overload)",
-     "the signature of launch must be that of the prelude: `kforge op show VARIANT --prelude` prints it"),
+     "the signature of launch must be that of the prelude: `kforge op show {variant} --prelude` prints it"),
     (r"uses too much shared data",
      "static shared memory ends at 48 KiB; take a smaller tile, or dynamic shared memory with cudaFuncSetAttribute"),
     (r"was not declared|is undefined|has not been declared|is not a member of|No such file",
@@ -37,7 +37,7 @@ _HINTS = (
     (r"expected", "a syntax error: look at the line above the quoted one too"),
 )  # fmt: skip
 _REASONS = {
-    "missing_launch": 'define extern "C" int launch(...) with the signature of `kforge op show VARIANT --prelude`',
+    "missing_launch": 'define extern "C" int launch(...) with the signature of `kforge op show {variant} --prelude`',
     "build_timeout": "unroll less and instantiate fewer templates; the compiler ran out of its time",
 }
 
@@ -51,11 +51,11 @@ class CompilerError:
     column: int = 0
 
 
-def explain_build(failure: BuildFailure, source: str) -> tuple[str, ...]:
+def explain_build(failure: BuildFailure, source: str, variant: str = "VARIANT") -> tuple[str, ...]:
     """The causes of a failed build, at most `MAX_ERRORS` with the source lines they quote, and one hint.
 
     Args:
-        source: of the candidate, whose lines the compiler counts.
+        source: of the candidate, whose lines the compiler counts. variant: its name, for commands in the hint.
     """
     errors = compiler_errors(failure.detail)
     count = "" if len(errors) <= 1 else f", {len(errors)} errors"
@@ -65,7 +65,7 @@ def explain_build(failure: BuildFailure, source: str) -> tuple[str, ...]:
     if not errors:
         lines += failure.detail.splitlines()[:_RAW_LINES]
     if hint := _hint(failure, errors):
-        lines.append(f"hint: {hint}")
+        lines.append(f"hint: {hint.replace('{variant}', variant)}")
     return tuple(lines)
 
 

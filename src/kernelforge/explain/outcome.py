@@ -21,7 +21,7 @@ def explain(outcome: Outcome, *, source: str = "", record: VariantRecord | None 
 
     Args:
         source: of the candidate: its lines are quoted, and its launch bounds read.
-        record: of the variant: without it bytes, flops and sizes of a call are unknown.
+        record: of the variant: without it bytes, flops and sizes of a call are unknown, and so is its name.
     """
     match outcome:
         case Scored():
@@ -29,7 +29,7 @@ def explain(outcome: Outcome, *, source: str = "", record: VariantRecord | None 
         case Rejected():
             lines = explain_rejection(outcome)
         case BuildFailure():
-            lines = explain_build(outcome, source)
+            lines = explain_build(outcome, source, "VARIANT" if record is None else record.variant.label)
         case WorkerFailure():
             first, *rest = outcome.detail.splitlines() or [""]
             lines = (f"not judged, and no fault of the candidate: {first}", *rest)

@@ -11,6 +11,7 @@ from kernelforge.benchmark.types import Interval, Measurement, PointTiming
 from kernelforge.cards.types import ScalarValues, Variant, VariantRecord
 from kernelforge.evaluate.types import Scored
 from kernelforge.explain.ptxas import explain_kernels
+from kernelforge.wording import plural
 
 OVERHEAD_SHARE = 0.5
 LAUNCH_US = 3.5
@@ -58,7 +59,9 @@ def explain_speed(scored: Scored, source: str, record: VariantRecord | None) -> 
         record: what the bytes and flops of a call are computed from; without it only times are compared.
     """
     measurement, audit = scored.measurement, scored.audit.kind
-    lines = [f"accepted: {_speedup(measurement.speedup)} of eager, {audit}, right on {scored.verdict.cases} cases"]
+    lines = [
+        f"accepted: {_speedup(measurement.speedup)} of eager, {audit}, right on {plural(scored.verdict.cases, 'case')}"
+    ]
     if measurement.speedup.low <= 1.0:
         slower = "slower than eager" if measurement.speedup.high < 1.0 else "not surely faster than eager"
         lines.append(f"it is {slower}")
@@ -138,7 +141,7 @@ def _speedup(interval: Interval) -> str:
 def _point_line(point: PointTiming) -> str:
     sizes = ", ".join(f"{name}={value}" for name, value in point.dims.items()) or "fixed sizes"
     times = f"{_time(_candidate_us(point))} against {_time(median(point.eager_us))}"
-    return f"at {sizes}: {_speedup(point.speedup)}, {times}, {point.calls} calls"
+    return f"at {sizes}: {_speedup(point.speedup)}, {times}, {plural(point.calls, 'call')}"
 
 
 def _candidate_us(point: PointTiming) -> float:

@@ -56,7 +56,8 @@ class Candidate:
         notes: what distinguishes it, for people (the schedule, say).
         schedule: canonical JSON of the emitter's schedule, "" for other generators.
         parent: id of the revised candidate, or "".
-        model, prompt_digest, tokens_in, tokens_out, cost_usd: of language models; None if unknown.
+        model, prompt_digest: of language models.
+        tokens_in, tokens_out, cost_usd: what the proposal cost; 0 where no language model was asked, None if unknown.
     """
 
     variant_id: str

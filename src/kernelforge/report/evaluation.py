@@ -18,12 +18,13 @@ from kernelforge.verify.types import Accepted, Rejected, Verdict
 
 def eval_report(
     node: Node, record: VariantRecord, *, certificate: Verdict | WorkerFailure | None = None,
-    paper: PaperRow | None = None,
+    paper: PaperRow | None = None, gate_number: int = 0,
 ) -> EvalReport:  # fmt: skip
     """The node as `kforge eval` reports it.
 
     Args:
         certificate: what the complete set of cases said, if it was tried. paper: what the paper's protocol said.
+        gate_number: of the trial that passed the gate, where `node` is the failed certificate's.
     """
     row = trial_row(node)
     scored = node.outcome if isinstance(node.outcome, Scored) else None
@@ -34,7 +35,7 @@ def eval_report(
         floor_us=None if scored is None else scored.measurement.floor_us,
         eager_us=None if scored is None else scored.measurement.eager_us,
         candidate_us=None if scored is None else scored.measurement.candidate_us,
-        variant=node.variant_id, node=node.id, number=node.number, disturbed=row.disturbed,
+        variant=node.variant_id, node=node.id, number=node.number, gate_number=gate_number, disturbed=row.disturbed,
         explanation=explain(node.outcome, source=node.candidate.source, record=record),
         certificate=None if certificate is None else certificate_row(certificate), paper=paper,
     )  # fmt: skip

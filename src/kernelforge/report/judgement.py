@@ -61,6 +61,7 @@ class EvalReport:
         detail: one sentence, or the compiler's output.
         audit: "generated", "backend" or "fallback"; None unless accepted. evidence: what it was computed from.
         node: id of the stored node, or "". number: of its trial within the variant; 0 if nothing was stored.
+        gate_number: of the trial that passed the gate, if a failed certificate was stored as one more; else 0.
         disturbed: others used the machine while it was timed.
         explanation: the outcome in a few lines, with what to look at.
         certificate: None if none was asked for, or the gate was not passed. paper: None if it was not asked for.
@@ -78,6 +79,7 @@ class EvalReport:
     variant: str = ""
     node: str = ""
     number: int = 0
+    gate_number: int = 0
     disturbed: bool = False
     explanation: tuple[str, ...] = ()
     certificate: CertificateRow | None = None
@@ -89,7 +91,8 @@ class EvalReport:
             "speedup": interval_json(self.speedup), "audit": self.audit, "evidence": list(self.evidence),
             "floor_us": finite(self.floor_us), "eager_us": finite(self.eager_us),
             "candidate_us": finite(self.candidate_us), "variant": self.variant, "node": self.node,
-            "number": self.number, "disturbed": self.disturbed, "explanation": list(self.explanation),
+            "number": self.number, "gate_number": self.gate_number, "disturbed": self.disturbed,
+            "explanation": list(self.explanation),
             "certificate": None if self.certificate is None else self.certificate.to_json(),
             "paper": None if self.paper is None else self.paper.to_json(),
         }  # fmt: skip

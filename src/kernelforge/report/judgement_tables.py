@@ -10,6 +10,7 @@ from kernelforge.report.grid import Cell, Column, Grid, Record, Tone
 from kernelforge.report.judgement import AblationRow, AuditReport, CertificateRow, EvalReport, PaperRow, TrialReport
 from kernelforge.report.tables import facts_grid, interval_text
 from kernelforge.report.units import format_bytes, format_speedup, format_us
+from kernelforge.wording import plural
 
 MAX_FUNCTIONS = 12
 MAX_SYMBOLS = 40
@@ -30,6 +31,8 @@ def evaluation_grids(report: EvalReport, *, certify: bool) -> list[Grid]:
     facts = [("outcome", f"{report.outcome}: {report.reason}" if report.reason else report.outcome)]
     if report.number:
         facts.append(("trial", _trial(report.number, report.node)))
+    if report.gate_number:
+        facts.append(("gate", f"passed, as trial {report.gate_number}; the failed certificate is a trial of its own"))
     if report.speedup is not None:
         facts += [
             ("speed-up", interval_text(report.speedup, disturbed=report.disturbed)),
@@ -148,7 +151,7 @@ def _trial(number: int, node: str) -> str:
 
 def _certificate(row: CertificateRow) -> str:
     word = f"{row.outcome}: {row.reason}" if row.reason else row.outcome
-    parts = [word, f"right on {row.cases} cases" if row.cases is not None else "", row.detail, row.memory]
+    parts = [word, f"right on {plural(row.cases, 'case')}" if row.cases is not None else "", row.detail, row.memory]
     return "; ".join(p for p in parts if p)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kernelforge.build.abi import prelude
@@ -20,6 +21,8 @@ from kernelforge.report.rows import (
     DimRow,
     OperatorRow,
     VariantReport,
+    dispatch_of,
+    least_elements_of,
 )
 from kernelforge.search.lineage import best_node
 from kernelforge.search.types import Node
@@ -45,17 +48,20 @@ def operator_row(
     best = choice.node or best_node(nodes)
     if not override and stored is not None and best is not None and stored.node == best.id:
         override = stored.text
+    decision = override or _decision(choice, nodes)
     measured = best.outcome.measurement if best is not None and isinstance(best.outcome, Scored) else None
     return OperatorRow(
         variant=record.variant.id, label=record.variant.label, operator=record.variant.operator, calls=record.calls,
-        share=record.share, eager_us=record.eager_us if measured is None else measured.eager_us,
+        share=record.share, eager_us=record.eager_us,
+        judged_eager_us=None if measured is None else measured.eager_us,
         best_us=None if measured is None else measured.candidate_us,
         speedup=None if measured is None else measured.speedup.median,
         speedup_low=None if measured is None else measured.speedup.low,
         speedup_high=None if measured is None else measured.speedup.high,
         floor_us=measured.floor_us if measured is not None and measured.floor_us > 0 else None,
-        decision=override or _decision(choice, nodes), trials=len(nodes), describe=record.variant.describe(),
+        dispatch=dispatch_of(decision), decision=decision, trials=len(nodes), describe=record.variant.describe(),
         disturbed=measured is not None and was_disturbed(measured),
+        packaged=_packaged(record, override or (stored.text if stored is not None else "")),
     )  # fmt: skip
 
 
@@ -84,6 +90,11 @@ def variant_report(choice: Choice, nodes: Sequence[Node], stored: StoredDecision
         preludes={backend: prelude(variant, backend) for backend in backends},
         has_template=_has_template(variant.operator),
     )  # fmt: skip
+
+
+def _packaged(record: VariantRecord, decision: str) -> str:
+    least = least_elements_of(decision)
+    return replace(record.variant, min_elements=least).label if least else ""
 
 
 def _decision(choice: Choice, nodes: Sequence[Node]) -> str:

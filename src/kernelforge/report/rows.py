@@ -9,17 +9,40 @@ has `to_json()`, which holds only JSON values (a number that is not finite becom
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kernelforge.benchmark.types import Interval
 from kernelforge.digest import Json
+from kernelforge.wording import plural
 
 DECISION_USE = "use"
 DECISION_PENDING = "pending"
 DECISION_EAGER = "eager: "
 DECISION_NOT_FORGED = "not forged: "
+
+_FROM = re.compile(r"from (\d+) elements on")
+_DISPATCHED = re.compile(r"through dispatch (?:[a-z ]+: )?([\d.]+)x \[([\d.]+), ([\d.]+)\]")
+
+
+def used_decision(dispatch: Interval, least_elements: int = 0) -> str:
+    """The decision to use a kernel, with its speed-up through dispatch and the least size that it serves."""
+    sizes = f"from {least_elements} elements on; " if least_elements else ""
+    return f"{DECISION_USE}: {sizes}through dispatch {dispatch.median:.2f}x [{dispatch.low:.2f}, {dispatch.high:.2f}]"
+
+
+def least_elements_of(decision: str) -> int:
+    """From how many elements on the package's kernel serves, used or not, as the decision says; 0: every size."""
+    found = _FROM.search(decision)
+    return int(found[1]) if found else 0
+
+
+def dispatch_of(decision: str) -> Interval | None:
+    """The speed-up through dispatch that a decision was based on, if it says one."""
+    found = _DISPATCHED.search(decision)
+    return None if found is None else Interval(median=float(found[1]), low=float(found[2]), high=float(found[3]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +55,9 @@ class CaptureReport:
         coverage_wall: captured share of the model's wall time, in [0, 1].
         coverage_device: the same of device time; None on the CPU.
         unsupported: operators seen without a file in `operators/`, with their calls, most calls first.
+        repeats: over how many runs more the times are medians; 0: they are of one run.
+        disturbed: others used more of the CPUs meanwhile (`foreign_cpu_share`, in [0, 1]) than the judge takes for
+            quiet, so the shares are less certain.
     """
 
     project: str
@@ -43,6 +69,9 @@ class CaptureReport:
     coverage_device: float | None
     unsupported: tuple[tuple[str, int], ...] = ()
     warnings: tuple[str, ...] = ()
+    repeats: int = 0
+    disturbed: bool = False
+    foreign_cpu_share: float = 0.0
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -50,7 +79,8 @@ class CaptureReport:
             "calls": self.calls, "coverage_wall": finite(self.coverage_wall),
             "coverage_device": finite(self.coverage_device),
             "unsupported": [{"operator": name, "calls": calls} for name, calls in self.unsupported],
-            "warnings": list(self.warnings),
+            "warnings": list(self.warnings), "repeats": self.repeats, "disturbed": self.disturbed,
+            "foreign_cpu_share": finite(self.foreign_cpu_share),
         }  # fmt: skip
 
 
@@ -61,10 +91,13 @@ class OperatorRow:
     Attributes:
         variant: the variant's full id. label: its short name for people. operator: canonical operator name.
         calls: calls in the capture. share: of the model's captured time, in [0, 1].
-        eager_us: eager time of a call, as measured beside the best candidate, else in the model.
-        best_us, speedup, speedup_low, speedup_high: of the best accepted candidate.
+        eager_us: eager time of a call in the model, as captured.
+        judged_eager_us, best_us, speedup, speedup_low, speedup_high: of the trial of the best accepted candidate: eager
+            and kernel, timed in pairs.
+        dispatch: the speed-up when called from Python through the dispatch path, if an export has timed it.
         floor_us: roofline floor of a call.
-        decision: "use", "use: <for which sizes>", "eager: <reason>", "not forged: <reason>" or "pending" (no trial).
+        decision: "use", "use: <details>", "eager: <reason>", "not forged: <reason>" or "pending" (no trial).
+        packaged: the label of the entry in the package if that serves only some sizes and so has another, else "".
         trials: how many candidates were judged. describe: tensors, arguments and outputs in one line.
         disturbed: others used the machine while the best candidate was timed.
     """
@@ -75,23 +108,28 @@ class OperatorRow:
     calls: int
     share: float
     eager_us: float
+    judged_eager_us: float | None = None
     best_us: float | None = None
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    dispatch: Interval | None = None
     floor_us: float | None = None
     decision: str = DECISION_PENDING
     trials: int = 0
     describe: str = ""
     disturbed: bool = False
+    packaged: str = ""
 
     def to_json(self) -> dict[str, Json]:
         return {
             "variant": self.variant, "label": self.label, "operator": self.operator, "calls": self.calls,
-            "share": finite(self.share), "eager_us": finite(self.eager_us), "best_us": finite(self.best_us),
+            "share": finite(self.share), "eager_us": finite(self.eager_us),
+            "judged_eager_us": finite(self.judged_eager_us), "best_us": finite(self.best_us),
             "speedup": finite(self.speedup), "speedup_low": finite(self.speedup_low),
-            "speedup_high": finite(self.speedup_high), "floor_us": finite(self.floor_us), "decision": self.decision,
-            "trials": self.trials, "describe": self.describe, "disturbed": self.disturbed,
+            "speedup_high": finite(self.speedup_high), "dispatch": interval_json(self.dispatch),
+            "floor_us": finite(self.floor_us), "decision": self.decision, "trials": self.trials,
+            "describe": self.describe, "disturbed": self.disturbed, "packaged": self.packaged,
         }  # fmt: skip
 
 
@@ -176,17 +214,47 @@ class VariantReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgeReport:
-    """What a search did. stopped: why it ended, a `search.types.StopReason`."""
+    """What a search did.
+
+    Attributes:
+        stopped: why it ended, a `search.types.StopReason`.
+        tokens, usd: what its proposals cost, None if the generator does not say.
+    """
 
     rows: tuple[OperatorRow, ...]
     trials: int
     seconds: float
     stopped: str
+    tokens: int | None = None
+    usd: float | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
             "rows": [r.to_json() for r in self.rows], "trials": self.trials, "seconds": finite(self.seconds),
-            "stopped": self.stopped,
+            "stopped": self.stopped, "tokens": self.tokens, "usd": finite(self.usd),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedKernel:
+    """A kernel that a package uses.
+
+    Attributes:
+        label: of its entry. origin: label of the captured variant; another one if only some sizes are served.
+        share: of the origin in the model's captured time. least_elements: of the largest tensor; 0: every size.
+        dispatch: the speed-up when called from Python through the dispatch path.
+    """
+
+    label: str
+    origin: str
+    share: float
+    least_elements: int
+    dispatch: Interval
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "label": self.label, "origin": self.origin, "share": finite(self.share),
+            "least_elements": self.least_elements, "dispatch": interval_json(self.dispatch),
         }  # fmt: skip
 
 
@@ -196,7 +264,7 @@ class ExportReport:
 
     Attributes:
         entries: how many of its kernels are used. held: how many are in it, those that are off too.
-        skipped: (variant label, why it is left out, or off).
+        skipped: (variant label, why it is left out, or off). used: the kernels in use, largest share first.
     """
 
     path: str
@@ -204,10 +272,12 @@ class ExportReport:
     held: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
     size_bytes: int = 0
+    used: tuple[UsedKernel, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         return {
             "path": self.path, "entries": self.entries, "held": self.held, "size_bytes": self.size_bytes,
+            "used": [u.to_json() for u in self.used],
             "skipped": [{"variant": label, "reason": reason} for label, reason in self.skipped],
         }  # fmt: skip
 
@@ -218,6 +288,8 @@ class EntryRow:
 
     Attributes:
         target: what a machine needs to run the binary, for example "sm_90" or "x86-64-v3".
+        origin: label of the captured variant, if the entry serves only some of its sizes and so has another, else "".
+        least_elements: those with so many elements in the largest tensor; 0: all.
         decisions: dispatch mode -> "use" or "eager: <reason>".
     """
 
@@ -230,6 +302,8 @@ class EntryRow:
     speedup: Interval | None = None
     audit: str = ""
     decisions: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""
+    least_elements: int = 0
 
     @property
     def in_use(self) -> bool:
@@ -240,7 +314,8 @@ class EntryRow:
         return {
             "variant": self.variant, "label": self.label, "operator": self.operator, "describe": self.describe,
             "backend": self.backend, "target": self.target, "speedup": interval_json(self.speedup),
-            "audit": self.audit, "decisions": dict(self.decisions),
+            "audit": self.audit, "decisions": dict(self.decisions), "origin": self.origin,
+            "least_elements": self.least_elements,
         }  # fmt: skip
 
 
@@ -405,10 +480,9 @@ class TransferReport:
 
     @property
     def sentence(self) -> str:
-        trials = "1 trial" if self.trials == 1 else f"{self.trials} trials"
         new = ", ".join(f"{label} {count}" for label, count in sorted(self.by_variant.items()))
-        had = f"; {self.known} were there already" if self.known else ""
-        return f"{self.path}: {trials}{f' ({new})' if new else ''}{had}"
+        had = f"; {self.known} {'was' if self.known == 1 else 'were'} there already" if self.known else ""
+        return f"{self.path}: {plural(self.trials, 'trial')}{f' ({new})' if new else ''}{had}"
 
     def to_json(self) -> dict[str, Json]:
         return {

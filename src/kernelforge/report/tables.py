@@ -19,7 +19,9 @@ from kernelforge.report.rows import (
     OperatorRow,
     PackageReport,
     TrialRow,
+    UsedKernel,
     WholeModel,
+    least_elements_of,
 )
 from kernelforge.report.units import (
     UNKNOWN,
@@ -31,8 +33,9 @@ from kernelforge.report.units import (
     format_speedup,
     format_us,
 )
+from kernelforge.wording import plural
 
-WIDE_COLUMNS = 110
+WIDE_COLUMNS = 140
 """From this width on, the operator table shows every number in a column of its own."""
 
 _OUTCOME_TONES: Mapping[str, Tone] = {
@@ -43,6 +46,9 @@ _STATUS_TONES: Mapping[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"
 
 LEAST_SHARE = 0.001
 """Of the captured time: what never-tried variants below it take is not worth a line of the operator table."""
+
+SEARCH_LEGEND = "in model: a call as captured; eager, kernel, search: of the best trial, timed in pairs by the judge"
+DISPATCH_LEGEND = "dispatch: the speed-up when called from Python as a model does; it decides"
 
 DISTURBED = "*"
 DISTURBED_NOTE = f"{DISTURBED} others used the machine while this was timed"
@@ -66,42 +72,57 @@ def operator_grid(
     ordered = sorted(rows, key=lambda r: -r.share)
     shown = [r for r in ordered if r.share >= least_share or r.trials]
     disturbed = any(r.disturbed for r in shown)
-    footer = [_coverage_line(ordered), *([DISTURBED_NOTE] if disturbed else [])]
+    legend = [SEARCH_LEGEND] if any(r.speedup is not None for r in shown) else []
+    legend += [DISPATCH_LEGEND] if any(r.dispatch is not None for r in shown) else []
+    footer = [_coverage_line(ordered), *legend, *([DISTURBED_NOTE] if disturbed else [])]
     if len(shown) < len(ordered):
         hint = f" ({how_to_see_all})" if how_to_see_all else ""
         footer.append(f"and {len(ordered) - len(shown)} more below {format_share(least_share)} of the time{hint}")
     wide = width is None or width >= WIDE_COLUMNS
-    numbers = [Column(title=t, align="right") for t in ("share", "eager", "best", "floor", "speed-up")]
-    if wide:
-        interval, calls = Column(title="95% interval", align="right"), Column(title="calls", align="right")
-        last = Column(title="decision", flexible=True)
-        columns = (Column(title="variant"), numbers[0], calls, *numbers[1:], interval, last)
-    else:
-        columns = (Column(title="variant"), *numbers, Column(title=""))
+    titles = _WIDE_TITLES if wide else _NARROW_TITLES
+    columns = (
+        Column(title="variant"), *(Column(title=t, align="right") for t in titles),
+        Column(title="decision", flexible=True) if wide else Column(title=""),
+    )  # fmt: skip
     record = _wide_record if wide else _narrow_record
     records = tuple(record(r, disturbed) for r in shown)
     return Grid(title=title, columns=columns, records=records, footer=tuple(footer))
 
 
+_WIDE_TITLES = (
+    "share", "calls", "in model", "eager", "kernel", "floor", "search", "95% interval", "dispatch",
+)  # fmt: skip
+_NARROW_TITLES = ("share", "in model", "kernel", "search", "dispatch")
+
+
 def _wide_record(row: OperatorRow, marks: bool) -> Record:
-    share, *times, speedup = _number_cells(row, marks)
-    interval = Cell(format_interval(row.speedup_low, row.speedup_high), "dim")
-    decision = Cell(row.decision, _decision_tone(row.decision))
-    return Record((Cell(row.label), share, Cell(str(row.calls)), *times, speedup, interval, decision))
+    return Record((
+        Cell(row.label), Cell(format_share(row.share)), Cell(str(row.calls)), Cell(format_us(row.eager_us)),
+        Cell(format_us(row.judged_eager_us)), Cell(format_us(row.best_us)), Cell(format_us(row.floor_us), "dim"),
+        _search_cell(row, marks), Cell(format_interval(row.speedup_low, row.speedup_high), "dim"), _dispatch_cell(row),
+        Cell(row.decision, _decision_tone(row.decision)),
+    ))  # fmt: skip
 
 
 def _narrow_record(row: OperatorRow, marks: bool) -> Record:
     word, _, reason = row.decision.partition(": ")
     short = {"not forged": "skip", DECISION_PENDING: "new"}.get(word, word)
     interval = format_interval(row.speedup_low, row.speedup_high)
-    parts = [_count(row.calls, "call"), f"interval {interval}" if interval else ""]
+    parts = [plural(row.calls, "call")]
+    if row.judged_eager_us is not None:
+        parts.append(f"best trial: eager {format_us(row.judged_eager_us)}, floor {format_us(row.floor_us)}")
+    parts.append(f"search interval {interval}" if interval else "")
     parts.append(f"{word}: {reason}" if reason else "")
     note = "; ".join(p for p in parts if p)
-    line = (Cell(_short_label(row.label)), *_number_cells(row, marks), Cell(short, _decision_tone(row.decision)))
+    line = (
+        Cell(short_label(row.label)), Cell(format_share(row.share)), Cell(format_us(row.eager_us)),
+        Cell(format_us(row.best_us)), _search_cell(row, marks), _dispatch_cell(row),
+        Cell(short, _decision_tone(row.decision)),
+    )  # fmt: skip
     return Record(line, note)
 
 
-def _short_label(label: str, room: int = 28) -> str:
+def short_label(label: str, room: int = 28) -> str:
     """The label within `room` characters; the digits at its end, which commands accept, stay."""
     name, _, digits = label.rpartition("-")
     return label if len(label) <= room else f"{name[: room - len(digits) - 4]}...-{digits}"
@@ -112,14 +133,15 @@ def marked(speedup: float | None, *, disturbed: bool, marks: bool) -> str:
     return format_speedup(speedup) + ((DISTURBED if disturbed else " ") if marks else "")
 
 
-def _number_cells(row: OperatorRow, marks: bool) -> tuple[Cell, ...]:
-    """share, eager, best, floor, speed-up."""
+def _search_cell(row: OperatorRow, marks: bool) -> Cell:
     faster = row.speedup_low is not None and row.speedup_low > 1.0
-    return (
-        Cell(format_share(row.share)), Cell(format_us(row.eager_us)), Cell(format_us(row.best_us)),
-        Cell(format_us(row.floor_us), "dim"),
-        Cell(marked(row.speedup, disturbed=row.disturbed, marks=marks), "good" if faster else ""),
-    )  # fmt: skip
+    return Cell(marked(row.speedup, disturbed=row.disturbed, marks=marks), "good" if faster else "")
+
+
+def _dispatch_cell(row: OperatorRow) -> Cell:
+    if row.dispatch is None:
+        return Cell(UNKNOWN)
+    return Cell(format_speedup(row.dispatch.median), "good" if row.dispatch.low > 1.0 else "")
 
 
 def _decision_tone(decision: str) -> Tone:
@@ -130,7 +152,7 @@ def _decision_tone(decision: str) -> Tone:
 
 def _coverage_line(rows: Sequence[OperatorRow]) -> str:
     used = [r for r in rows if r.decision.startswith(DECISION_USE)]
-    line = f"{len(used)} of {_count(len(rows), 'variant')} use a generated kernel"
+    line = f"{len(used)} of {plural(len(rows), 'variant')} use a generated kernel"
     return f"{line}, {format_share(sum(r.share for r in used))} of the captured time" if used else line
 
 
@@ -146,7 +168,7 @@ def whole_model_grid(models: Sequence[WholeModel]) -> Grid:
 
 def _whole_record(whole: WholeModel) -> Record:
     sure = whole.speedup.low > 1.0
-    note = f"{_count(whole.hits, 'call')} dispatched, {whole.misses} left to eager"
+    note = f"{plural(whole.hits, 'call')} dispatched, {whole.misses} left to eager"
     note += f"; largest output difference {whole.output_max_abs:.2g} ({whole.output_rel:.2g} of the largest output)"
     if whole.tokens_equal is not None:
         note += "; greedy decoding gives " + ("the same tokens" if whole.tokens_equal else "OTHER TOKENS")
@@ -167,15 +189,20 @@ def capture_grid(report: CaptureReport) -> Grid:
     """What a capture recorded and what it left out."""
     facts = [
         ("model", report.model), ("project", report.project), ("device", report.device),
-        ("recorded", f"{_count(report.calls, 'call')} in {_count(report.variants, 'variant')}"),
-        ("covers", f"{format_share(report.coverage_wall)} of the wall time"),
+        ("recorded", f"{plural(report.calls, 'call')} in {plural(report.variants, 'variant')}"),
+        ("times", _timed_over(report)), ("covers", f"{format_share(report.coverage_wall)} of the wall time"),
     ]  # fmt: skip
     if report.coverage_device is not None:
         facts.append(("", f"{format_share(report.coverage_device)} of the device time"))
     if report.unsupported:
         listed = ", ".join(f"{name} ({calls})" for name, calls in report.unsupported)
         facts.append(("not covered", listed))
-    return facts_grid(facts)
+    return facts_grid(facts, disturbed=report.disturbed)
+
+
+def _timed_over(report: CaptureReport) -> str:
+    runs = f"medians of {plural(report.repeats, 'run')}" if report.repeats > 1 else "of one run"
+    return runs + (DISTURBED if report.disturbed else "")
 
 
 def facts_grid(facts: Sequence[tuple[str, str]], *, title: str = "", disturbed: bool = False) -> Grid:
@@ -189,16 +216,31 @@ def facts_grid(facts: Sequence[tuple[str, str]], *, title: str = "", disturbed: 
 def variant_grid(row: OperatorRow) -> Grid:
     """One variant's facts."""
     speedup = marked(row.speedup, disturbed=True, marks=row.disturbed)
+    packaged = [("in package", _packaged(row))] if row.packaged else []
     if interval := format_interval(row.speedup_low, row.speedup_high):
         speedup += f"  (95% interval {interval})"
     return facts_grid(
         [
             ("variant", row.variant), ("call", row.describe), ("calls", str(row.calls)),
-            ("share", format_share(row.share)), ("eager", format_us(row.eager_us)), ("best", format_us(row.best_us)),
-            ("floor", format_us(row.floor_us)), ("speed-up", speedup), ("decision", row.decision),
+            ("share", format_share(row.share)), ("eager in model", format_us(row.eager_us)),
+            ("best trial", _best_trial(row)),
+            ("floor", format_us(row.floor_us)), ("search", speedup), ("dispatch", interval_text(row.dispatch)),
+            ("decision", row.decision), *packaged,
         ],
         title=row.label, disturbed=row.disturbed,
     )  # fmt: skip
+
+
+def _best_trial(row: OperatorRow) -> str:
+    if row.judged_eager_us is None:
+        return "none was accepted" if row.trials else "not tried"
+    return f"eager {format_us(row.judged_eager_us)}, kernel {format_us(row.best_us)}"
+
+
+def _packaged(row: OperatorRow) -> str:
+    least = least_elements_of(row.decision)
+    sizes = f"from {plural(least, 'element')} on" if least else "for its larger sizes"
+    return f"{row.packaged}, {sizes}"
 
 
 def dim_grid(dims: Sequence[DimRow]) -> Grid:
@@ -252,13 +294,35 @@ def interval_text(interval: Interval | None, *, disturbed: bool = False) -> str:
     return f"{speedup}  (95% interval {format_interval(interval.low, interval.high)})"
 
 
-def export_grid(report: ExportReport) -> Grid:
-    """A written package, and which variants it does not serve."""
+def export_grids(report: ExportReport) -> list[Grid]:
+    """A written package, which variants it does not serve, and what those in use gain."""
     size = f", {format_bytes(report.size_bytes)}" if report.size_bytes else ""
     used = "" if report.held == report.entries else f", {report.entries} in use"
-    facts = [("package", report.path), ("holds", _count(report.held, "kernel") + used + size)]
+    facts = [("package", report.path), ("holds", plural(report.held, "kernel") + used + size)]
     facts += [("not used" if i == 0 else "", f"{label}: {why}") for i, (label, why) in enumerate(report.skipped)]
-    return facts_grid(facts)
+    return [facts_grid(facts), *([_used_grid(report.used)] if report.used else [])]
+
+
+def _used_grid(used: Sequence[UsedKernel]) -> Grid:
+    columns = (
+        Column(title="kernel"), Column(title="share", align="right"), Column(title="dispatch", align="right"),
+        Column(title="95% interval", align="right"), Column(title="serves", flexible=True),
+    )  # fmt: skip
+    records = tuple(
+        Record((
+            Cell(u.label), Cell(format_share(u.share)),
+            Cell(format_speedup(u.dispatch.median), "good" if u.dispatch.low > 1.0 else "warn"),
+            Cell(format_interval(u.dispatch.low, u.dispatch.high), "dim"),
+            Cell(_serves(u.origin, u.least_elements) or "all captured sizes"),
+        ))
+        for u in used
+    )  # fmt: skip
+    return Grid(title="Kernels in use", columns=columns, records=records, footer=(DISPATCH_LEGEND,))
+
+
+def _serves(origin: str, least_elements: int) -> str:
+    """ "softmax-1a2b3c4d from 4096 elements on", or "" for an entry that serves every size of its own variant."""
+    return f"{origin} from {plural(least_elements, 'element')} on" if least_elements else ""
 
 
 def package_grids(report: PackageReport) -> list[Grid]:
@@ -287,13 +351,14 @@ def _entry_grid(entries: Sequence[EntryRow]) -> Grid:
 
 def _entry_record(entry: EntryRow) -> Record:
     low, high = (entry.speedup.low, entry.speedup.high) if entry.speedup else (None, None)
+    serves = _serves(entry.origin, entry.least_elements)
     return Record(
         (
             Cell(entry.label), Cell(entry.backend), Cell(entry.target),
             Cell(format_speedup(entry.speedup.median if entry.speedup else None)),
             Cell(format_interval(low, high), "dim"), Cell(entry.audit),
         ),
-        "; ".join([entry.describe, *_decision_phrases(entry.decisions)]),
+        "; ".join([*([f"serves {serves}"] if serves else []), entry.describe, *_decision_phrases(entry.decisions)]),
     )  # fmt: skip
 
 
@@ -346,7 +411,3 @@ def doctor_grid(lines: Sequence[DoctorLine]) -> Grid:
 def demo_line(seconds: float, peak_rss_bytes: int) -> str:
     """The demo's cost in one line."""
     return f"took {format_duration(seconds)}, peak memory {format_bytes(peak_rss_bytes)}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,11 +1,55 @@
-"""Budgets as pure arithmetic: whether one more trial fits, and how long the rest will take."""
+"""Budgets as pure arithmetic: whether one more trial or proposal fits, and how long the rest will take."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+from kernelforge.errors import UsageError
+from kernelforge.generate.types import Candidate
 from kernelforge.search.events import SearchProgress
 from kernelforge.search.types import Budget, StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What the proposals of one call of the search cost so far, those that were dropped included.
+
+    Attributes:
+        tokens: read and written. usd: US dollars. Each None as soon as one proposal does not say it: unknown is not 0.
+    """
+
+    proposals: int = 0
+    tokens: int | None = 0
+    usd: float | None = 0.0
+
+
+def charged(cost: Cost, candidate: Candidate, budget: Budget) -> Cost:
+    """The cost with one more proposal.
+
+    Raises:
+        UsageError: the budget limits what the proposal does not tell.
+    """
+    tokens, usd = candidate_tokens(candidate), candidate.cost_usd
+    for limit, told, what in ((budget.tokens, tokens, "tokens"), (budget.usd, usd, "dollars")):
+        if limit is not None and told is None:
+            raise UsageError(
+                f"the {candidate.generator} generator does not tell what a proposal costs in {what}, so that a limit "
+                "on them cannot be kept",
+                hint="limit trials or time instead",
+            )
+    return Cost(
+        proposals=cost.proposals + 1,
+        tokens=None if tokens is None or cost.tokens is None else cost.tokens + tokens,
+        usd=None if usd is None or cost.usd is None else cost.usd + usd,
+    )
+
+
+def candidate_tokens(candidate: Candidate) -> int | None:
+    """Tokens read and written for a candidate, None if either is unknown."""
+    if candidate.tokens_in is None or candidate.tokens_out is None:
+        return None
+    return candidate.tokens_in + candidate.tokens_out
 
 
 def spent(budget: Budget, *, done: int, elapsed_s: float) -> StopReason | None:
@@ -16,22 +60,37 @@ def spent(budget: Budget, *, done: int, elapsed_s: float) -> StopReason | None:
     """
     if budget.trials is not None and done >= budget.trials:
         return "trials"
-    if budget.seconds is not None:
-        mean_s = elapsed_s / done if done else 0.0
-        if elapsed_s >= budget.seconds or elapsed_s + mean_s > budget.seconds:
-            return "seconds"
+    if budget.seconds is not None and not _fits(elapsed_s, done, budget.seconds):
+        return "seconds"
     return None
 
 
-def forecast(budget: Budget, *, done: int, elapsed_s: float) -> SearchProgress:
-    """Expected trials and seconds left if trials go on taking what they took on average."""
+def unaffordable(budget: Budget, cost: Cost) -> StopReason | None:
+    """Which limit forbids to ask for one more proposal, or None.
+
+    As with time: one that costs what those before did on average would have to fit. What an unknown cost limits is
+    refused by `charged`.
+    """
+    if budget.tokens is not None and cost.tokens is not None and not _fits(cost.tokens, cost.proposals, budget.tokens):
+        return "tokens"
+    if budget.usd is not None and cost.usd is not None and not _fits(cost.usd, cost.proposals, budget.usd):
+        return "usd"
+    return None
+
+
+def forecast(budget: Budget, *, done: int, elapsed_s: float, cost: Cost | None = None) -> SearchProgress:
+    """Expected trials and seconds left if trials go on taking and costing what they did on average."""
     mean_s = elapsed_s / done if done and elapsed_s > 0 else None
     trials: list[int] = []
     seconds: list[float] = []
     if budget.trials is not None:
-        trials.append(max(budget.trials, done))
-        if mean_s is not None:
-            seconds.append((trials[0] - done) * mean_s)
+        trials.append(budget.trials)
+    for limit, used in ((budget.tokens, cost and cost.tokens), (budget.usd, cost and cost.usd)):
+        if limit is not None and used and cost is not None:
+            trials.append(math.floor(limit / (used / cost.proposals)))
+    trials = [max(t, done) for t in trials]
+    if trials and mean_s is not None:
+        seconds.append((min(trials) - done) * mean_s)
     if budget.seconds is not None:
         left_s = max(0.0, budget.seconds - elapsed_s)
         seconds.append(left_s)
@@ -40,3 +99,9 @@ def forecast(budget: Budget, *, done: int, elapsed_s: float) -> SearchProgress:
     return SearchProgress(
         done=done, expected=min(trials) if trials else None, eta_s=min(seconds) if seconds else None
     )  # fmt: skip
+
+
+def _fits(used: float, count: int, limit: float) -> bool:
+    """Whether one more that uses the mean of the `count` before stays within the limit; the first if any is left."""
+    # Cents do not add up exactly in binary.
+    return used < limit and used + (used / count if count else 0.0) <= limit * (1 + 1e-9)

@@ -7,36 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, assert_never
 
-from kernelforge.audit.types import AuditKind
-from kernelforge.build.types import BuildFailure
 from kernelforge.cards.types import VariantRecord
-from kernelforge.evaluate.types import Outcome, Scored, WorkerFailure
+from kernelforge.evaluate.types import Scored
 from kernelforge.explain.outcome import explain
 from kernelforge.generate.types import Feedback
 from kernelforge.search.types import Node
-from kernelforge.verify.types import Rejected
-
-OutcomeKind: TypeAlias = Literal["accepted", "rejected", "build_failure", "worker_failure"]
 
 JUDGE_AGAIN = 2
 """A candidate that the judge could not judge is offered to it this often in all, then counts as tried."""
-
-
-def outcome_kind(outcome: Outcome) -> OutcomeKind:
-    """The one word for an outcome, in the store, in feedback and in reports."""
-    match outcome:
-        case Scored():
-            return "accepted"
-        case Rejected():
-            return "rejected"
-        case BuildFailure():
-            return "build_failure"
-        case WorkerFailure():
-            return "worker_failure"
-        case _:
-            assert_never(outcome)
 
 
 def feedback_of(node: Node) -> Feedback:
@@ -44,16 +23,19 @@ def feedback_of(node: Node) -> Feedback:
     outcome = node.outcome
     speedup = outcome.measurement.speedup.median if isinstance(outcome, Scored) else None
     detail = "\n".join(explain(outcome, source=node.candidate.source))
-    return Feedback(candidate=node.candidate, outcome=outcome_kind(outcome), detail=detail, speedup=speedup)
+    return Feedback(candidate=node.candidate, outcome=node.kind, detail=detail, speedup=speedup)
 
 
 def history(nodes: Sequence[Node]) -> tuple[Feedback, ...]:
     """Feedback of all nodes, oldest first, without candidates that still deserve another try at the judge."""
-    failures = Counter(n.candidate.id for n in nodes if isinstance(n.outcome, WorkerFailure))
-    judged = {n.candidate.id for n in nodes if not isinstance(n.outcome, WorkerFailure)}
-    return tuple(
-        feedback_of(n) for n in nodes if n.candidate.id in judged or failures[n.candidate.id] >= JUDGE_AGAIN
-    )  # fmt: skip
+    return tuple(feedback_of(n) for n in told(nodes))
+
+
+def told(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes of `history`."""
+    failures = Counter(n.candidate_id for n in nodes if n.kind == "worker_failure")
+    judged = {n.candidate_id for n in nodes if n.kind != "worker_failure"}
+    return tuple(n for n in nodes if n.candidate_id in judged or failures[n.candidate_id] >= JUDGE_AGAIN)
 
 
 def standing(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -63,17 +45,14 @@ def standing(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """
     latest: dict[str, Node] = {}
     for node in nodes:
-        if not isinstance(node.outcome, WorkerFailure):
-            latest[node.candidate.id] = node
+        if node.kind != "worker_failure":
+            latest[node.candidate_id] = node
     return tuple(sorted(latest.values(), key=lambda n: n.number))
 
 
 def speedup_of(node: Node) -> float | None:
     """Median speed-up over eager of an accepted node whose work is its own, else None."""
-    outcome = node.outcome
-    if isinstance(outcome, Scored) and outcome.audit.kind is AuditKind.GENERATED:
-        return outcome.measurement.speedup.median
-    return None
+    return node.summary.speedup
 
 
 def best_node(nodes: Iterable[Node]) -> Node | None:
@@ -89,16 +68,15 @@ def ranked_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """
     keyed = []
     for node in standing(nodes):
-        speedup = speedup_of(node)
-        if speedup is not None:
-            assert isinstance(node.outcome, Scored)
-            keyed.append(((node.outcome.measurement.speedup.low > 1.0, speedup), node))
+        speedup, low = node.summary.speedup, node.summary.low
+        if speedup is not None and low is not None:
+            keyed.append(((low > 1.0, speedup), node))
     return tuple(node for _, node in sorted(keyed, key=lambda pair: pair[0], reverse=True))
 
 
 def parent_node(candidate_parent: str, nodes: Sequence[Node]) -> str:
     """Id of the newest node of the candidate that was revised, or "" for a start from scratch."""
-    return next((n.id for n in reversed(nodes) if n.candidate.id == candidate_parent), "") if candidate_parent else ""
+    return next((n.id for n in reversed(nodes) if n.candidate_id == candidate_parent), "") if candidate_parent else ""
 
 
 def weights(record: VariantRecord) -> tuple[tuple[Mapping[str, int], float], ...]:

@@ -1,14 +1,14 @@
 """The search: propose, build ahead, judge one at a time, store, schedule. Owns `run_search`.
 
 Resuming is calling it again: all it knows of earlier trials it reads from the store, also those that other processes
-add meanwhile.
+add meanwhile, and candidates that were delivered and not judged come first.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.types import Variant, VariantRecord
 from kernelforge.evaluate.types import Trial
-from kernelforge.generate.types import Candidate, Exhausted, Feedback, Generator, Request
-from kernelforge.search.allowance import forecast, spent
-from kernelforge.search.duplicates import normalised, same_binary
+from kernelforge.generate.types import Candidate, Exhausted, Generator, Request
+from kernelforge.search.allowance import Cost, charged, forecast, spent, unaffordable
+from kernelforge.search.duplicates import same_binary
 from kernelforge.search.events import Event, Phase, PhaseChanged, TrialFinished, VariantExhausted
-from kernelforge.search.lineage import best_node, history, parent_node, speedup_of, weights
-from kernelforge.search.scheduler import Policy, VariantState, next_variant, park_reason, state_of
+from kernelforge.search.lineage import best_node, speedup_of, weights
+from kernelforge.search.orders import Order, OrderStore
+from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies import get_strategy
-from kernelforge.search.tree import view_of
-from kernelforge.search.types import Budget, Judge, Node, NodeStore, SearchSummary, StopReason, Strategy
+from kernelforge.search.study import Study, Track
+from kernelforge.search.types import Budget, Judge, SearchSummary, StopReason, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class SearchOptions:
 
     Attributes:
         policy: the scheduler's constants.
+        prior_floors: variant id -> roofline floor as a fraction of eager's time, where bytes and machine tell it
+            (`search.plan.prior_floors`).
         prefetch: trials prepared ahead of judging, at least 1 (the next one).
         build_threads: builds beside judging; 0 leaves building to the judge, so that nothing runs beside a timing.
         clock: monotonic seconds.
@@ -41,6 +44,7 @@ class SearchOptions:
     """
 
     policy: Policy = field(default_factory=Policy)
+    prior_floors: Mapping[str, float] = field(default_factory=dict)
     prefetch: int = 2
     build_threads: int = 1
     clock: Callable[[], float] = time.monotonic
@@ -49,7 +53,7 @@ class SearchOptions:
 
 
 def run_search(
-    store: NodeStore,
+    store: OrderStore,
     generator: Generator,
     backend: Backend,
     judge: Judge,
@@ -68,48 +72,31 @@ def run_search(
         variants: what to work on; those that are not forgeable are skipped.
         prelude: the generated head of a candidate's source, for the request.
         on_event: called in this thread; what it raises ends the search.
-        should_stop: asked between trials. The trial in flight is finished and stored, those prepared are dropped.
+        should_stop: asked between trials. The trial in flight is finished and stored, those prepared wait for the next
+            search.
 
     Raises:
         ForgeError: of the generator, the backend, the judge or the store; trials stored before stay stored.
     """
-    search = _Search(
-        store=store, generator=generator, backend=backend, judge=judge, budget=budget, prelude=prelude,
-        on_event=on_event, should_stop=should_stop, options=options or SearchOptions(),
+    options = options or SearchOptions()
+    study = Study(
+        store, [r for r in variants if not r.forgeable], strategy=options.strategy, policy=options.policy,
+        seed=options.seed, prior_floors=options.prior_floors,
     )  # fmt: skip
-    return search.run([r for r in variants if not r.forgeable])
-
-
-@dataclass(slots=True, kw_only=True)
-class _Track:
-    """One variant during this call. `pending` are prepared candidates, `waiting` that the generator had no idea that
-    is independent of them."""
-
-    record: VariantRecord
-    nodes: list[Node]
-    since: int
-    pending: list[Candidate] = field(default_factory=list)
-    exhausted: str = ""
-    waiting: bool = False
-    parked: str = ""
-
-    @property
-    def label(self) -> str:
-        return self.record.variant.label
-
-    def state(self) -> VariantState:
-        reason = self.exhausted or ("waiting for trials in flight" if self.waiting else "")
-        return state_of(
-            self.record, self.nodes, in_flight=len(self.pending), since=self.since, exhausted=reason
-        )  # fmt: skip
+    search = _Search(
+        store=store, study=study, generator=generator, backend=backend, judge=judge, budget=budget, prelude=prelude,
+        on_event=on_event, should_stop=should_stop, options=options,
+    )  # fmt: skip
+    return search.run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
     """A candidate on its way to the judge. `built` is None if the judge builds it itself."""
 
-    track: _Track
+    track: Track
     trial: int
+    order: Order
     candidate: Candidate
     built: Future[tuple[Artifact | BuildFailure, float, float]] | None
 
@@ -118,7 +105,8 @@ class _Prepared:
 class _Search:
     """The state of one call of `run_search`."""
 
-    store: NodeStore
+    store: OrderStore
+    study: Study
     generator: Generator
     backend: Backend
     judge: Judge
@@ -127,25 +115,27 @@ class _Search:
     on_event: Callable[[Event], None]
     should_stop: Callable[[], bool]
     options: SearchOptions
-    tracks: dict[str, _Track] = field(default_factory=dict)
     queue: deque[_Prepared] = field(default_factory=deque)
+    parked: dict[str, str] = field(default_factory=dict)
     prepared: int = 0
     done: int = 0
     started: float = 0.0
+    cost: Cost = field(default_factory=Cost)
 
-    def run(self, records: Sequence[VariantRecord]) -> SearchSummary:
+    def run(self) -> SearchSummary:
         self.started = self.options.clock()
-        for record in records:
-            nodes = list(self.store.nodes(record.variant.id))
-            since = nodes[-1].number if nodes else 0
-            self.tracks[record.variant.id] = _Track(record=record, nodes=nodes, since=since)
-        with self._pool() as pool:
-            stopped = self._loop(pool)
-        best = {key: best_node(track.nodes) for key, track in self.tracks.items()}
+        try:
+            with self._pool() as pool:
+                stopped = self._loop(pool)
+        finally:
+            for item in self.queue:
+                # The next search begins with what this one has prepared.
+                self.study.release(item.order)
+        best = {key: best_node(track.nodes) for key, track in self.study.tracks.items()}
         return SearchSummary(
             trials=self.done, seconds=self._elapsed(), stopped=stopped,
-            best={key: node for key, node in best.items() if node is not None},
-            parked={key: track.parked for key, track in self.tracks.items() if track.parked},
+            best={key: node for key, node in best.items() if node is not None}, parked=self.parked,
+            tokens=self.cost.tokens, usd=self.cost.usd,
         )  # fmt: skip
 
     @contextmanager
@@ -171,20 +161,23 @@ class _Search:
             self._drop_parked()
             self._fill(pool)
             if not self.queue:
-                return "exhausted"
-            self._finish(self.queue.popleft())
-            self.on_event(forecast(self.budget, done=self.done, elapsed_s=self._elapsed()))
+                return unaffordable(self.budget, self.cost) or "exhausted"
+            self._finish(self.queue[0])
+            self.queue.popleft()
+            self.on_event(forecast(self.budget, done=self.done, elapsed_s=self._elapsed(), cost=self.cost))
 
     def _elapsed(self) -> float:
         return self.options.clock() - self.started
 
     def _drop_parked(self) -> None:
         """Forget prepared trials of variants that the last judgement parked: their builds are a sunk cost."""
+        parked = self.study.parked() if self.queue else {}
         for item in list(self.queue):
-            # Pending trials do not matter to any reason for parking, so the state may include this one.
-            if park_reason(item.track.state(), self.options.policy) and not item.track.waiting:
+            # Trials under way do not matter to any reason for parking, so the state may include this one.
+            reason = parked.get(item.candidate.variant_id)
+            if reason:
                 self.queue.remove(item)
-                item.track.pending.remove(item.candidate)
+                self.study.give_up(item.order, reason)
                 if item.built is not None:
                     item.built.cancel()
                 self._phase(item.track, item.trial, "done")
@@ -194,62 +187,61 @@ class _Search:
         if self.budget.trials is not None:
             room = min(room, self.budget.trials - self.done)
         while len(self.queue) < room:
-            chosen = next_variant((t.state() for t in self.tracks.values()), self.options.policy)
-            if chosen is None:
-                break
-            self._prepare(self.tracks[chosen.variant_id], pool)
+            order = self.study.claim()
+            if order is None:
+                asked = self.study.ask() if unaffordable(self.budget, self.cost) is None else ()
+                if not asked:
+                    break
+                order = self._propose(asked[0])
+            if order is not None:
+                self._prepare(order, pool)
         self._announce_parked()
 
     def _announce_parked(self) -> None:
-        for track in self.tracks.values():
-            reason = park_reason(track.state(), self.options.policy)
-            if reason and not track.parked and not track.waiting:
-                track.parked = reason
-                self.on_event(VariantExhausted(variant=track.label, reason=reason))
+        for variant_id, reason in self.study.parked().items():
+            if variant_id not in self.parked:
+                self.parked[variant_id] = reason
+                self.on_event(VariantExhausted(variant=self.study.tracks[variant_id].label, reason=reason))
 
-    def _prepare(self, track: _Track, pool: ThreadPoolExecutor | None) -> None:
-        """Propose a candidate for the variant and start its build; or note that there is none."""
+    def _propose(self, order: Order) -> Order | None:
+        """Have a candidate proposed for the order and claim it; or note that there is none."""
+        track = self.study.tracks[order.variant_id]
         number = self.prepared + 1
         self._phase(track, number, "generate")
-        request = self._request(track)
-        proposal = self.generator.propose(request)
+        try:
+            proposal = self.generator.propose(self._request(track, order))
+        except BaseException as error:
+            self.study.tell(order.id, f"the {self.generator.name} generator failed: {error}")
+            raise
+        if isinstance(proposal, Candidate):
+            self.cost = charged(self.cost, proposal, self.budget)
+            if self.study.is_known(proposal):
+                proposal = Exhausted(reason=f"the {self.generator.name} generator repeats itself")
+        told = self.study.tell(order.id, proposal)
         if isinstance(proposal, Exhausted):
-            self._no_idea(track, number, proposal.reason)
-            return
-        if normalised(proposal.source) in {normalised(f.candidate.source) for f in request.history}:
-            self._no_idea(track, number, f"the {self.generator.name} generator repeats itself")
-            return
-        self.prepared = number
+            self._phase(track, number, "done")
+            return None
+        return self.study.claim(told.id)
+
+    def _prepare(self, order: Order, pool: ThreadPoolExecutor | None) -> None:
+        """Start the build of a claimed candidate."""
+        assert order.candidate is not None, "it was delivered"
+        track = self.study.tracks[order.variant_id]
+        self.prepared += 1
         built = None
         if pool is not None:
-            built = pool.submit(self._build, proposal, track.record.variant)
-            self._phase(track, number, "build")
-        track.pending.append(proposal)
-        self.queue.append(_Prepared(track=track, trial=number, candidate=proposal, built=built))
-
-    def _no_idea(self, track: _Track, number: int, reason: str) -> None:
-        self._phase(track, number, "done")
-        # With trials in flight their outcome may give the generator ideas; without, it is final.
-        track.waiting = bool(track.pending)
-        track.exhausted = "" if track.pending else reason
-
-    def _refresh(self, track: _Track) -> None:
-        """Take in new nodes, in the store's order; other processes may have added some."""
-        last = track.nodes[-1].number if track.nodes else 0
-        track.nodes.extend(self.store.nodes(track.record.variant.id, after=last))
-
-    def _request(self, track: _Track) -> Request:
-        self._refresh(track)
-        in_flight = tuple(
-            Feedback(candidate=c, outcome="pending", detail="being judged", speedup=None) for c in track.pending
+            built = pool.submit(self._build, order.candidate, track.record.variant)
+            self._phase(track, self.prepared, "build")
+        self.queue.append(
+            _Prepared(track=track, trial=self.prepared, order=order, candidate=order.candidate, built=built)
         )
-        view = view_of(track.nodes, [c.parent for c in track.pending], seed=self.options.seed)
-        selection = self.options.strategy.select(view)
-        parent = next((n.candidate for n in track.nodes if n.id == selection.parent), None)
+
+    def _request(self, track: Track, order: Order) -> Request:
+        parent = next((n.candidate for n in track.nodes if n.id == order.parent), None)
         return Request(
             variant=track.record.variant, backend=self.backend.name, prelude=self.prelude(track.record.variant),
-            brief=self.backend.brief(), history=history(track.nodes) + in_flight,
-            parent=parent, why=selection.reason, weights=weights(track.record),
+            brief=self.backend.brief(), history=track.history() + self.study.pending(order.variant_id),
+            parent=parent, why=order.reason, weights=weights(track.record),
         )  # fmt: skip
 
     def _build(self, candidate: Candidate, variant: Variant) -> tuple[Artifact | BuildFailure, float, float]:
@@ -261,10 +253,7 @@ class _Search:
         """Judge a prepared candidate, store the trial and say so."""
         track = item.track
         trial = self._judge(item)
-        node = self.store.append(trial, parent=parent_node(item.candidate.parent, track.nodes))
-        self._refresh(track)
-        track.pending.remove(item.candidate)
-        track.waiting = False
+        node = self.study.record(item.order, trial)
         self.done += 1
         self._phase(track, item.trial, "done")
         best = best_node(track.nodes)
@@ -289,5 +278,5 @@ class _Search:
         trial = self.judge.evaluate(item.candidate, record, self.store.examples, built=result)
         return replace(trial, seconds=trial.seconds + seconds)
 
-    def _phase(self, track: _Track, trial: int, phase: Phase) -> None:
+    def _phase(self, track: Track, trial: int, phase: Phase) -> None:
         self.on_event(PhaseChanged(variant=track.label, trial=trial, phase=phase))

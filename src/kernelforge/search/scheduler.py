@@ -1,17 +1,23 @@
 """Which variant gets the next trial. Pure: a function of the stored nodes and of what is in flight.
 
-First every variant gets a few trials, one after the other, largest share first. Then the next trial goes where it can
-win most of the model's time: runtime share x headroom down to the roofline floor x the chance of progress. Parked are
-variants at the floor, those without progress for long, and those that cannot move the model.
+Policy `gain`: first every variant gets a few trials, one after the other, largest share first. Then the next trial goes
+where it can win most of the model's time: runtime share x headroom down to the roofline floor x the chance of progress,
+which is lower against a vendor's library. That is the task scheduler of Ansor (Zheng et al., OSDI 2020, section 6) with
+a bound by the machine in place of the extrapolated slope. Parked are variants at the floor, those without progress for
+long, those that stay slower than a vendor's library, and those that cannot move the model.
+
+Policy `uniform`, the paper's: the same number of trials for every variant, whatever comes of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from kernelforge.cards.types import VariantRecord
-from kernelforge.evaluate.types import Scored, WorkerFailure
+from kernelforge.errors import NotFound
+from kernelforge.operators import get_operator
 from kernelforge.search.lineage import best_node, speedup_of, standing
 from kernelforge.search.types import Node
 
@@ -21,21 +27,46 @@ PROGRESS = 1.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Constants of the scheduler.
+    """Constants of the scheduler, chosen by hand.
 
     Attributes:
+        allot: "gain" looks at what a trial may win; "uniform" only at how many trials a variant has had, and parks
+            nothing. What the generator has no more ideas for, and what the judge fails on, ends under either.
         warm_up: trials that each variant gets before shares and headroom decide.
         patience: trials without progress after which a variant is parked; None never parks for that.
         floor_ratio: at most this multiple of the roofline floor counts as at the floor.
         min_gain: share of the model's time that a variant must still be able to win.
+        vendor_trials: judged trials after which a variant that a vendor's library serves must have come as close to it
+            as `vendor_ratio`. The default is the four designs that `best-first` begins with, and four revisions.
+        vendor_ratio: speed-up below which a variant has not come close.
+        vendor_handicap: trials without progress that count as seen before the first against a vendor's library.
         max_worker_failures: failures of the judge in a row, in this call, after which a variant is left alone.
     """
 
+    allot: Literal["gain", "uniform"] = "gain"
     warm_up: int = 3
     patience: int | None = 12
     floor_ratio: float = 1.1
     min_gain: float = 0.0005
+    vendor_trials: int = 8
+    vendor_ratio: float = 0.98
+    vendor_handicap: int = 4
     max_worker_failures: int = 3
+
+
+POLICIES: Mapping[str, Policy] = {"gain": Policy(), "uniform": Policy(allot="uniform")}
+"""As on the command line."""
+
+
+def get_policy(name: str) -> Policy:
+    """The policy of that name.
+
+    Raises:
+        NotFound: there is none.
+    """
+    if name not in POLICIES:
+        raise NotFound(f"no policy {name!r}", hint=f"known: {', '.join(POLICIES)}")
+    return POLICIES[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +75,14 @@ class VariantState:
 
     Attributes:
         share: runtime share, in [0, 1].
-        trials: stored and in flight.
+        trials: stored and in flight. judged: stored, failures of the judge left out.
         stalled: judged trials since the last progress.
+        speedup: median of the best node, 0.0 if there is none.
         left: time of the faster of eager and the best node, as a fraction of eager's.
-        floor: roofline floor as a fraction of eager's time; 0.0 if unknown.
+        floor: measured roofline floor as a fraction of eager's time; 0.0 if unknown.
+        prior_floor: the same as bytes and machine alone say it, until a trial has measured it. It orders, and never
+            parks: the eager time of the capture is not that of the judge.
+        vendor: a vendor's library does the work in eager.
         worker_failures: of the judge, in a row, in this call.
         exhausted: the generator's reason, or "".
     """
@@ -55,20 +90,40 @@ class VariantState:
     variant_id: str
     share: float
     trials: int = 0
+    judged: int = 0
     stalled: int = 0
+    speedup: float = 0.0
     left: float = 1.0
     floor: float = 0.0
+    prior_floor: float = 0.0
+    vendor: bool = False
     worker_failures: int = 0
     exhausted: str = ""
 
     @property
+    def least(self) -> float:
+        """The floor, measured or else expected."""
+        return self.floor or self.prior_floor
+
+    @property
     def headroom(self) -> float:
         """Fraction of eager's time that could still be won."""
-        return max(0.0, self.left - self.floor)
+        return max(0.0, self.left - self.least)
+
+    @property
+    def most(self) -> float:
+        """Share of the model's time that could still be won, for all that was measured."""
+        return self.share * max(0.0, self.left - self.floor)
 
 
 def state_of(
-    record: VariantRecord, nodes: Sequence[Node], *, in_flight: int = 0, since: int = 0, exhausted: str = ""
+    record: VariantRecord,
+    nodes: Sequence[Node],
+    *,
+    in_flight: int = 0,
+    since: int = 0,
+    exhausted: str = "",
+    prior_floor: float = 0.0,
 ) -> VariantState:
     """Summarise a variant's nodes.
 
@@ -76,13 +131,25 @@ def state_of(
         in_flight: trials prepared or under judgement, not stored yet.
         since: number of the last node before this call of the search; worker failures count only after it, so that a
             repaired machine gets another chance.
+        prior_floor: see `VariantState`.
     """
     left, floor = _time_left(nodes)
+    best = best_node(nodes)
     return VariantState(
-        variant_id=record.variant.id, share=record.share, trials=len(nodes) + in_flight, stalled=_stalled(nodes),
-        left=left, floor=floor, worker_failures=_trailing_failures([n for n in nodes if n.number > since]),
-        exhausted=exhausted,
+        variant_id=record.variant.id, share=record.share, trials=len(nodes) + in_flight,
+        judged=sum(1 for n in nodes if n.kind != "worker_failure"), stalled=_stalled(nodes),
+        speedup=(speedup_of(best) or 0.0) if best is not None else 0.0, left=left, floor=floor,
+        prior_floor=prior_floor, vendor=is_vendors(record.variant.operator),
+        worker_failures=_trailing_failures([n for n in nodes if n.number > since]), exhausted=exhausted,
     )  # fmt: skip
+
+
+def is_vendors(operator: str) -> bool:
+    """Whether a vendor's library does the operator's work in eager. One of a plug-in may be unknown here."""
+    try:
+        return get_operator(operator).provider == "vendor"
+    except NotFound:
+        return False
 
 
 def park_reason(state: VariantState, policy: Policy) -> str:
@@ -91,48 +158,69 @@ def park_reason(state: VariantState, policy: Policy) -> str:
         return state.exhausted
     if state.worker_failures >= policy.max_worker_failures:
         return f"the judge failed {state.worker_failures} times in a row"
+    if policy.allot == "uniform":
+        return ""
     if state.floor > 0.0 and state.left <= policy.floor_ratio * state.floor:
-        return f"at {state.left / state.floor:.2f}x the roofline floor"
-    if state.share * state.headroom < policy.min_gain:
-        return f"can win at most {100 * state.share * state.headroom:.3f}% of the model's time"
+        faster = "the best kernel" if state.left < 1.0 else "eager"
+        return f"{faster} takes {state.left / state.floor:.2f}x the roofline floor, where little is left to win"
+    if state.most < policy.min_gain:
+        return (
+            f"it can win at most {100 * state.most:.3f}% of the model's time, and below "
+            f"{100 * policy.min_gain:g}% no trial is spent"
+        )
+    if state.vendor and state.judged >= policy.vendor_trials and state.speedup < policy.vendor_ratio:
+        best = f"the best kernel has {state.speedup:.2f}x" if state.speedup else "no kernel is valid"
+        return f"{best} after {state.judged} trials against a vendor's library"
     if policy.patience is not None and state.stalled >= policy.patience:
         return f"no progress in {state.stalled} trials"
     return ""
 
 
-def expected_gain(state: VariantState) -> float:
-    """Share of the model's time that one more trial may win: share x headroom x chance of progress.
+def progress_chance(state: VariantState, policy: Policy, trials: int = 1) -> float:
+    """Chance that some of the next `trials` trials is progress, in [0, 1).
 
-    The chance is that of Laplace's rule after `stalled` failures to improve, trials in flight not counted.
+    By Laplace's rule the next trial after s without progress has the chance 1 / (2 + s), so that n of them together
+    have n / (1 + s + n). Trials in flight do not count.
     """
-    return state.share * state.headroom / (2.0 + state.stalled)
+    seen = state.stalled + (policy.vendor_handicap if state.vendor else 0)
+    return trials / (1.0 + seen + trials)
+
+
+def expected_gain(state: VariantState, policy: Policy) -> float:
+    """Share of the model's time that one more trial may win: share x headroom x chance of progress."""
+    return state.share * state.headroom * progress_chance(state, policy)
 
 
 def next_variant(states: Iterable[VariantState], policy: Policy) -> VariantState | None:
     """The variant that gets the next trial, or None if all are exhausted or parked. The order of `states` is moot."""
     open_states = [s for s in states if not park_reason(s, policy)]
-    warming = [s for s in open_states if s.trials < policy.warm_up]
+    warming = [s for s in open_states if policy.allot == "uniform" or s.trials < policy.warm_up]
     if warming:
         return min(warming, key=lambda s: (s.trials, -s.share, s.variant_id))
-    return min(open_states, key=lambda s: (-expected_gain(s), s.variant_id), default=None)
+    return min(open_states, key=lambda s: (-expected_gain(s, policy), s.variant_id), default=None)
+
+
+def reference_node(nodes: Sequence[Node]) -> Node | None:
+    """The node whose measurement stands for the variant: the best, else the newest one that was timed."""
+    return best_node(nodes) or next((n for n in reversed(standing(nodes)) if n.kind == "accepted"), None)
 
 
 def _time_left(nodes: Sequence[Node]) -> tuple[float, float]:
     """(time of the faster of eager and best, floor) as fractions of eager's time, by the best or newest measurement."""
-    reference = best_node(nodes) or next((n for n in reversed(standing(nodes)) if isinstance(n.outcome, Scored)), None)
-    if reference is None or not isinstance(reference.outcome, Scored):
+    reference = reference_node(nodes)
+    if reference is None:
         return 1.0, 0.0
-    measurement = reference.outcome.measurement
-    if not measurement.eager_us > 0:
+    known = reference.summary
+    if not known.eager_us or known.candidate_us is None or known.floor_us is None:
         return 1.0, 0.0
-    best_us = measurement.candidate_us if speedup_of(reference) is not None else measurement.eager_us
-    return min(1.0, best_us / measurement.eager_us), measurement.floor_us / measurement.eager_us
+    best_us = known.candidate_us if known.speedup is not None else known.eager_us
+    return min(1.0, best_us / known.eager_us), known.floor_us / known.eager_us
 
 
 def _stalled(nodes: Sequence[Node]) -> int:
     best, stalled = 0.0, 0
     for node in nodes:
-        if isinstance(node.outcome, WorkerFailure):
+        if node.kind == "worker_failure":
             continue
         speedup = speedup_of(node)
         if speedup is not None and speedup > PROGRESS * best:
@@ -145,7 +233,7 @@ def _stalled(nodes: Sequence[Node]) -> int:
 def _trailing_failures(nodes: Sequence[Node]) -> int:
     count = 0
     for node in reversed(nodes):
-        if not isinstance(node.outcome, WorkerFailure):
+        if node.kind != "worker_failure":
             break
         count += 1
     return count

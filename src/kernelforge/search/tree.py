@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelforge.evaluate.types import Scored
-from kernelforge.search.lineage import parent_node, speedup_of, standing
+from kernelforge.search.lineage import standing
 from kernelforge.search.types import Node
 
 
@@ -54,23 +53,54 @@ def view_of(nodes: Sequence[Node], in_flight: Sequence[str] = (), *, seed: int =
     """The view of a variant's stored nodes: one tree node per candidate, by the judgement of it that stands.
 
     Args:
-        in_flight: per expansion under way the id of the revised *candidate*, or "".
+        in_flight: per expansion under way the id of the node that it revises, or "".
     """
-    chosen = standing(nodes)
-    standing_id = {n.candidate.id: n.id for n in chosen}
-    candidate_of = {n.id: n.candidate.id for n in nodes}
-    made = []
-    for node in chosen:
-        parent = standing_id.get(candidate_of.get(node.parent, ""), "")
-        speedup = speedup_of(node)
-        time_us = node.outcome.measurement.candidate_us if isinstance(node.outcome, Scored) else None
-        made.append(
-            TreeNode(
-                id=node.id, parent=parent, number=node.number, speedup=speedup,
-                time_us=time_us if speedup is not None else None,
-            )
+    return GrowingView().view(nodes, in_flight, seed=seed)
+
+
+class GrowingView:
+    """Makes views of one list of nodes that only grows; what was seen before is not looked at again."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._made: list[TreeNode] = []
+        self._standing: dict[str, str] = {}
+        self._candidate_of: dict[str, str] = {}
+
+    def view(self, nodes: Sequence[Node], in_flight: Sequence[str] = (), *, seed: int = 0) -> TreeView:
+        """As `view_of`."""
+        for node in nodes[self._seen :]:
+            self._candidate_of[node.id] = node.candidate_id
+            if node.kind == "worker_failure":
+                continue
+            if node.candidate_id in self._standing:
+                self._make_all(nodes)  # a candidate that was judged again: its children's parent is another node now
+                break
+            self._add(node)
+        self._seen = len(nodes)
+        flying = tuple(self._id(node) for node in in_flight)
+        return TreeView(nodes=tuple(self._made), in_flight=flying, seed=seed)
+
+    def _add(self, node: Node) -> None:
+        self._standing[node.candidate_id] = node.id
+        self._made.append(self._tree_node(node))
+
+    def _make_all(self, nodes: Sequence[Node]) -> None:
+        chosen = standing(nodes)
+        self._standing = {n.candidate_id: n.id for n in chosen}
+        self._candidate_of = {n.id: n.candidate_id for n in nodes}
+        self._made = list(_parents_first([self._tree_node(n) for n in chosen]))
+
+    def _tree_node(self, node: Node) -> TreeNode:
+        speedup = node.summary.speedup
+        return TreeNode(
+            id=node.id, parent=self._id(node.parent), number=node.number, speedup=speedup,
+            time_us=node.summary.candidate_us if speedup is not None else None,
         )  # fmt: skip
-    return TreeView(nodes=_parents_first(made), in_flight=tuple(parent_node(c, chosen) for c in in_flight), seed=seed)
+
+    def _id(self, node: str) -> str:
+        """The node that stands for the candidate of a node."""
+        return self._standing.get(self._candidate_of.get(node, ""), "")
 
 
 def _parents_first(nodes: Sequence[TreeNode]) -> tuple[TreeNode, ...]:
@@ -141,13 +171,16 @@ def tree_of(view: TreeView, *, failures: bool) -> Tree:
             branches[parent].visits += 1
         else:
             under_way += 1
-    for branch in reversed(branches.values()):
-        if not branch.children:
+    for branch in reversed(branches.values()):  # children before their parents
+        above = branches.get(branch.node.parent)
+        if above is None:
             continue
-        branch.expansions += len(branch.children)
-        branch.visits += sum(c.visits for c in branch.children)
-        branch.best_us = min((c.best_us for c in (branch, *branch.children) if c.best_us is not None), default=None)
-        branch.best = max((c.best for c in (branch, *branch.children) if c.best is not None), default=None)
+        above.expansions += 1
+        above.visits += branch.visits
+        if branch.best_us is not None and (above.best_us is None or branch.best_us < above.best_us):
+            above.best_us = branch.best_us
+        if branch.best is not None and (above.best is None or branch.best > above.best):
+            above.best = branch.best
     return Tree(
         branches=branches, roots=roots, visits=sum(r.visits for r in roots) + under_way,
         expansions=len(roots) + under_way,

@@ -9,8 +9,8 @@ from kernelforge.audit.types import AuditKind
 from kernelforge.benchmark.types import Interval
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
-from kernelforge.evaluate.types import Scored, WorkerFailure
-from kernelforge.search.lineage import outcome_kind, ranked_nodes, standing
+from kernelforge.evaluate.types import Scored
+from kernelforge.search.lineage import ranked_nodes, standing
 from kernelforge.search.types import Node, NodeStore
 
 MIN_SPEEDUP_LOW = 1.02
@@ -70,7 +70,7 @@ def choose_winner(record: VariantRecord, nodes: Sequence[Node], *, pick: str = "
         return Choice(record=record, node=None, reason="not tried")
     ranked = ranked_nodes(nodes)
     if not ranked:
-        judged = [n for n in nodes if not isinstance(n.outcome, WorkerFailure)]
+        judged = [n for n in nodes if n.kind != "worker_failure"]
         if not judged:
             return Choice(record=record, node=None, reason="not judged: the machine was too busy; forge again")
         many = "1 trial" if len(judged) == 1 else f"{len(judged)} trials"
@@ -127,10 +127,10 @@ def _picked(record: VariantRecord, nodes: Sequence[Node], pick: str) -> Node:
     where = f"node {node.number} of variant {record.variant.label}"
     hint = "pick an accepted node, or leave the variant to the policy"
     if not isinstance(node.outcome, Scored):
-        raise UsageError(f"{where} is not valid: {outcome_kind(node.outcome)}", hint=hint)
+        raise UsageError(f"{where} is not valid: {node.kind}", hint=hint)
     if node.outcome.audit.kind is AuditKind.FALLBACK:
         raise UsageError(f"{where} falls back to the original operator", hint=hint)
     stands = next(n for n in standing(nodes) if n.candidate.id == node.candidate.id)
     if not isinstance(stands.outcome, Scored):
-        raise UsageError(f"{where} was judged again as node {stands.number}: {outcome_kind(stands.outcome)}", hint=hint)
+        raise UsageError(f"{where} was judged again as node {stands.number}: {stands.kind}", hint=hint)
     return node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, ForeignKey, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -55,3 +55,40 @@ class DecisionRow(Base):
     decision: Mapped[str]
     node: Mapped[str] = mapped_column(ForeignKey("nodes.id"))
     recorded: Mapped[float]
+
+
+class SummaryRow(Base):
+    """`search.types.Summary` of a node, so that large trees are read without sources and samples. Follows from it."""
+
+    __tablename__ = "summaries"
+
+    node: Mapped[str] = mapped_column(ForeignKey("nodes.id"), primary_key=True)
+    candidate_id: Mapped[str]
+    speedup: Mapped[float | None]
+    low: Mapped[float | None]
+    candidate_us: Mapped[float | None]
+    eager_us: Mapped[float | None]
+    floor_us: Mapped[float | None]
+
+
+class OrderRow(Base):
+    """A work order of a study (`search.orders`). Unlike nodes it changes: from asked for to delivered to done."""
+
+    __tablename__ = "orders"
+    __table_args__ = (
+        CheckConstraint("state IN ('waiting', 'asked', 'delivered', 'judging', 'done', 'failed')", name="known_state"),
+        Index("orders_by_state", "state"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    variant_id: Mapped[str]
+    parent: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
+    reason: Mapped[str]
+    state: Mapped[str]
+    owner: Mapped[str]
+    created: Mapped[float]
+    expires: Mapped[float]
+    candidate: Mapped[str | None]
+    source: Mapped[str | None]
+    detail: Mapped[str]
+    node: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))

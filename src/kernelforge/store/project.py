@@ -1,4 +1,4 @@
-"""A project on disk as the other stages see it. Owns `Project`, which implements `search.types.NodeStore`.
+"""A project on disk as the other stages see it. Owns `Project`, which implements `search.orders.OrderStore`.
 
 Layout of the folder: `nodes.db` (project row, trials, decisions of exports), `cards/` (one JSON file per operator),
 `examples/`, `blobs/<sha256>` (binaries of accepted candidates), `capture.json` (what the capture said of itself).
@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,13 +23,15 @@ from kernelforge.cards.types import OperatorCard, VariantRecord
 from kernelforge.digest import Json, canonical_json, digest, digest_bytes
 from kernelforge.errors import NotFound, ProjectError
 from kernelforge.evaluate.types import Scored, Trial
-from kernelforge.search.lineage import outcome_kind
-from kernelforge.search.types import Node
+from kernelforge.search.orders import Order
+from kernelforge.search.types import Node, Summary, summarise
 from kernelforge.store.blobs import get_blob, put_blob, write_atomically
 from kernelforge.store.database import open_database, reading, writing
 from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, DATABASE, EXAMPLES, start_draft
 from kernelforge.store.models import DecisionRow, NodeRow
-from kernelforge.store.serial import candidate_from_json, candidate_to_json, outcome_from_json, outcome_to_json
+from kernelforge.store.nodes import add_node, node_of_row, read_nodes, row_of, stored_of, summary_of_stored
+from kernelforge.store.orders import all_orders, find_order, open_orders, store_order
+from kernelforge.store.serial import outcome_to_json
 from kernelforge.store.types import StoredDecision, StoredTrial
 
 
@@ -148,31 +150,81 @@ class Project:
             NotFound: `parent` is no node of the variant, or an accepted candidate's binary is gone.
             ProjectError: the project cannot be written, or the binary is not the one that was judged.
         """
-        node_id = digest([trial.candidate.id, trial.started])
         # The blob before the row: a row never names a binary that is not there.
         artifact = self._keep_binary(trial)
         with writing(self._engine) as session:
-            known = session.get(NodeRow, node_id)
-            if known is not None:
-                return _same(known, trial, parent, self.path / BLOBS)
-            if parent:
-                _check_node(session, parent, trial.candidate.variant_id)
-            of_variant = select(func.max(NodeRow.number)).where(NodeRow.variant_id == trial.candidate.variant_id)
-            number = (session.scalar(of_variant) or 0) + 1
-            row = _row(trial, node_id=node_id, number=number, parent=parent, artifact=artifact)
-            session.add(row)
-            session.flush()
-            return _node(row, self.path / BLOBS)
+            return self._add(session, trial, parent, artifact)
+
+    def _add(self, session: Session, trial: Trial, parent: str, artifact: str | None) -> Node:
+        node_id = digest([trial.candidate.id, trial.started])
+        known = session.get(NodeRow, node_id)
+        if known is not None:
+            return _same(known, trial, parent, self.path / BLOBS)
+        if parent:
+            _check_node(session, parent, trial.candidate.variant_id)
+        of_variant = select(func.max(NodeRow.number)).where(NodeRow.variant_id == trial.candidate.variant_id)
+        number = (session.scalar(of_variant) or 0) + 1
+        row = row_of(trial, node_id=node_id, number=number, parent=parent, artifact=artifact)
+        add_node(session, row, summarise(trial.candidate, trial.outcome))
+        return node_of_row(row, self.path / BLOBS)
 
     def nodes(self, variant_id: str, *, after: int = 0) -> tuple[Node, ...]:
         """Nodes of a variant with a number above `after`, oldest first. Binaries are those of `binary`, unchecked.
 
+        Candidates and outcomes are read when they are asked for; a damaged one raises ProjectError then.
+
         Raises:
             ProjectError: the file is damaged.
         """
-        query = select(NodeRow).where(NodeRow.variant_id == variant_id, NodeRow.number > after).order_by(NodeRow.number)
+        return read_nodes(self._engine, variant_id, self.path / BLOBS, after=after)
+
+    def orders(self, *, closed: bool = False) -> tuple[Order, ...]:
+        """The open work orders, or all, oldest first.
+
+        Raises:
+            ProjectError: the file is damaged.
+        """
         with reading(self._engine) as session:
-            return tuple(_node(row, self.path / BLOBS) for row in session.scalars(query))
+            return all_orders(session) if closed else open_orders(session)
+
+    def order(self, order_id: str) -> Order:
+        """A work order in whatever state, by its id or a prefix of it that only it has.
+
+        Raises:
+            NotFound: none, or more than one.
+        """
+        with reading(self._engine) as session:
+            return find_order(session, order_id)
+
+    def change_orders(self, decide: Callable[[Sequence[Order]], Sequence[Order]]) -> tuple[Order, ...]:
+        """Show the open orders to `decide` and store what it returns, new or changed, in one transaction.
+
+        Raises:
+            ProjectError: the project cannot be written.
+        """
+        with writing(self._engine) as session:
+            changed = tuple(decide(open_orders(session)))
+            for order in changed:
+                store_order(session, order)
+            return changed
+
+    def finish(self, order_id: str, trial: Trial, *, parent: str = "") -> Node:
+        """Store the trial of an order and close it, both or neither. A finished order gives its node again.
+
+        Raises:
+            NotFound: no such order or parent. ProjectError: the project cannot be written.
+        """
+        artifact = self._keep_binary(trial)
+        with writing(self._engine) as session:
+            order = find_order(session, order_id)
+            if order.node:
+                row = session.get(NodeRow, order.node)
+                assert row is not None, "a foreign key"
+                return node_of_row(row, self.path / BLOBS)
+            node = self._add(session, trial, parent, artifact)
+            session.flush()
+            store_order(session, replace(order, state="done", candidate=trial.candidate, node=node.id, owner=""))
+            return node
 
     def stored_trials(self) -> tuple[StoredTrial, ...]:
         """All finished trials as they are stored, a variant's in their order, so that parents come first.
@@ -182,7 +234,7 @@ class Project:
         """
         query = select(NodeRow).order_by(NodeRow.variant_id, NodeRow.number)
         with reading(self._engine) as session:
-            return tuple(_stored(row) for row in session.scalars(query))
+            return tuple(stored_of(row) for row in session.scalars(query))
 
     def add_trials(self, trials: Sequence[StoredTrial], blobs: Mapping[str, bytes]) -> tuple[StoredTrial, ...]:
         """Add trials of another copy of the project that are not here, all of them or none; they get the next numbers.
@@ -215,8 +267,7 @@ class Project:
                 numbers[trial.variant_id] = numbers.get(trial.variant_id, 0) + 1
                 added.append(replace(trial, number=numbers[trial.variant_id]))
                 values = {**asdict(added[-1]), "parent": trial.parent or None, "artifact": trial.artifact or None}
-                session.add(NodeRow(**values))
-                session.flush()  # a parent is there before its child
+                add_node(session, NodeRow(**values), _summary(trial))
                 known.add(trial.id)
             return tuple(added)
 
@@ -295,39 +346,11 @@ def _check_node(session: Session, node: str, variant_id: str) -> None:
         raise NotFound(f"{node[:12]!r} is no node of variant {variant_id[:8]}")
 
 
-def _row(trial: Trial, *, node_id: str, number: int, parent: str, artifact: str | None) -> NodeRow:
-    candidate = trial.candidate
-    return NodeRow(
-        id=node_id, variant_id=candidate.variant_id, number=number, parent=parent or None,
-        candidate=canonical_json(candidate_to_json(candidate)), source=candidate.source,
-        kind=outcome_kind(trial.outcome), outcome=canonical_json(outcome_to_json(trial.outcome)),
-        started=trial.started, seconds=trial.seconds, artifact=artifact,
-    )  # fmt: skip
-
-
-def _stored(row: NodeRow) -> StoredTrial:
-    return StoredTrial(
-        id=row.id, variant_id=row.variant_id, number=row.number, parent=row.parent or "", candidate=row.candidate,
-        source=row.source, kind=row.kind, outcome=row.outcome, started=row.started, seconds=row.seconds,
-        artifact=row.artifact or "",
-    )  # fmt: skip
-
-
-def _node(row: NodeRow, blobs: Path) -> Node:
+def _summary(trial: StoredTrial) -> Summary:
     try:
-        outcome = outcome_from_json(json.loads(row.outcome))
-        if isinstance(outcome, Scored):
-            # Where the project is now, whatever machine made it.
-            outcome = replace(outcome, artifact=replace(outcome.artifact, path=blobs / outcome.artifact.digest))
-        return Node(
-            id=row.id, number=row.number, variant_id=row.variant_id, parent=row.parent or "",
-            candidate=candidate_from_json(json.loads(row.candidate), row.source),
-            outcome=outcome, started=row.started, seconds=row.seconds,
-        )  # fmt: skip
-    except ValueError as error:
-        raise ProjectError(
-            f"node {row.id[:12]} in {DATABASE} is damaged: {error}", hint="restore the project from a copy"
-        ) from error
+        return summary_of_stored(trial)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProjectError(f"trial {trial.id[:12]} is damaged: {error}", hint="pack the project again") from error
 
 
 def _same(row: NodeRow, trial: Trial, parent: str, blobs: Path) -> Node:
@@ -335,4 +358,4 @@ def _same(row: NodeRow, trial: Trial, parent: str, blobs: Path) -> Node:
     outcome = canonical_json(outcome_to_json(trial.outcome))
     if (row.outcome, row.seconds, row.parent or "") != (outcome, trial.seconds, parent):
         raise ProjectError(f"another trial of the same candidate and start is stored as node {row.number}")
-    return _node(row, blobs)
+    return node_of_row(row, blobs)

@@ -15,7 +15,7 @@ from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.digest import Json, decode_float, encode_float
 from kernelforge.evaluate.types import Outcome, Scored, WorkerFailure
 from kernelforge.generate.types import Candidate
-from kernelforge.search.lineage import outcome_kind
+from kernelforge.search.types import outcome_kind
 from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, RejectReason
 
 
@@ -47,7 +47,7 @@ def candidate_from_json(data: Json, source: str) -> Candidate:
 
 
 def outcome_to_json(outcome: Outcome) -> Json:
-    """An object with the tag "kind" (see `search.lineage.outcome_kind`) and the fields of that member of the union."""
+    """An object with the tag "kind" (see `search.types.outcome_kind`) and the fields of that member of the union."""
     tag: dict[str, Json] = {"kind": outcome_kind(outcome)}
     match outcome:
         case BuildFailure():

@@ -10,6 +10,7 @@ from kernelforge.cli.commands.eval import FLAGGED, outcome_code
 from kernelforge.cli.options import VARIANT_NAMES, ProjectOption
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
+from kernelforge.cli.variants import with_variant
 from kernelforge.cli.verb import verb
 
 
@@ -29,7 +30,7 @@ def audit(
     from kernelforge.report.judgement_tables import audit_grids
 
     folder = find_project(project)
-    report = forge.audit_node(folder, node, variant=variant)
+    report = with_variant(folder, variant, lambda name: forge.audit_node(folder, node, variant=name))
     out.show(report.to_json(), audit_grids(report))
     if report.outcome != "accepted":
         out.next_step("op", "show", report.variant_label, "--trial", report.number, "--project", folder)

@@ -32,6 +32,13 @@ def capture(
             "--shapes", help="auto: sizes that differ between calls become named dims; exact: one variant each."
         ),
     ] = Shapes.AUTO,
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats", min=0, metavar="N",
+            help="Runs made only to time the calls. Default: up to 5, as many as fit into a second.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a project that exists.")] = False,
 ) -> None:
     """Record a model's operator calls in a project.
@@ -50,6 +57,7 @@ def capture(
         samples=samples,
         random_weights=random_weights,
         shapes=shapes.value,
+        repeats=repeats,
         overwrite=overwrite,
     )
     for warning in report.warnings:

@@ -10,6 +10,7 @@ import typer
 from kernelforge.cli.options import VARIANT_NAMES, ProjectOption, ProtocolName
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
+from kernelforge.cli.variants import with_variant
 from kernelforge.cli.verb import verb
 from kernelforge.errors import UsageError
 
@@ -42,10 +43,14 @@ def evaluate(
     from kernelforge import forge
     from kernelforge.report.judgement_tables import evaluation_grids
 
-    _refuse_other_files(source)
+    _refuse_other_files(source, variant)
     folder = find_project(project)
     paper = protocol is ProtocolName.PAPER
-    report = forge.evaluate_file(source, project=folder, variant=variant, certify=certify, paper=paper)
+    report = with_variant(
+        folder,
+        variant,
+        lambda name: forge.evaluate_file(source, project=folder, variant=name, certify=certify, paper=paper),
+    )
     out.show(report.to_json(), evaluation_grids(report, certify=certify))
     if report.outcome == "accepted" and not certify:
         out.note("its memory is not checked, nor is it tried on the complete set of cases: the certificate does both")
@@ -57,12 +62,12 @@ def evaluate(
         raise typer.Exit(code)
 
 
-def _refuse_other_files(source: Path) -> None:
+def _refuse_other_files(source: Path, variant: str) -> None:
     """What is no kernel by its name would become a trial that does not compile, and stay in the project."""
     if source.suffix.lower() not in SUFFIXES:
         raise UsageError(
             f"{source} is no kernel source: its name does not end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}",
-            hint="name a C++ or CUDA file with `launch`; `kforge op show VARIANT --prelude` shows its declarations",
+            hint=f"name a C++ or CUDA file with `launch`; `kforge op show {variant} --prelude` shows its declarations",
         )
 
 

@@ -11,6 +11,7 @@ from kernelforge.cli.options import ProjectArgument
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.projects import find_project
+from kernelforge.cli.variants import with_variants
 from kernelforge.cli.verb import verb
 from kernelforge.errors import UsageError
 
@@ -35,16 +36,24 @@ def export(
     Writes a .cast package with the fastest valid kernel of each variant.
     """
     from kernelforge import forge
-    from kernelforge.report.tables import export_grid
+    from kernelforge.report.tables import export_grids
 
     folder = find_project(project)
     target = output or Path(folder.stem + ".cast")
     picks = parse_picks(pick or [])
     with Progress(out) as progress:
-        report = forge.export_project(
-            folder, output=target, picks=picks, allow_unchecked=allow_unchecked, on_event=progress
+        report = with_variants(
+            folder,
+            tuple(picks),
+            lambda names: forge.export_project(
+                folder,
+                output=target,
+                picks=dict(zip(names, picks.values(), strict=True)),
+                allow_unchecked=allow_unchecked,
+                on_event=progress,
+            ),
         )
-    out.show(report.to_json(), [export_grid(report)])
+    out.show(report.to_json(), export_grids(report))
     out.next_step(*(("cast", "verify", target) if report.entries else ("forge", folder)))
 
 

@@ -10,6 +10,7 @@ import typer
 from kernelforge.cli.options import BackendName, ProjectOption, VariantArgument
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
+from kernelforge.cli.variants import with_variant
 from kernelforge.cli.verb import verb
 from kernelforge.errors import NotFound, UsageError
 
@@ -52,7 +53,7 @@ def show(
     if trial is not None:
         _show_trial(out, variant, trial, folder=folder)
         return
-    report = forge.show_variant(folder, variant)
+    report = with_variant(folder, variant, lambda name: forge.show_variant(folder, name))
     if prelude:
         _show_prelude(out, report, backend=backend or report.backend, folder=folder)
         return
@@ -72,7 +73,7 @@ def _show_trial(out: Output, variant: str, trial: str, *, folder: Path) -> None:
     from kernelforge import forge
     from kernelforge.report.judgement_tables import trial_grids
 
-    report = forge.show_trial(folder, variant, trial)
+    report = with_variant(folder, variant, lambda name: forge.show_trial(folder, name, trial))
     out.show(report.to_json(), trial_grids(report))
     if report.trial.outcome == "accepted":
         out.next_step("audit", report.trial.number, "--variant", report.label, "--project", folder)

@@ -42,6 +42,9 @@ def run(
     allow_unchecked: Annotated[
         bool, typer.Option("--allow-unchecked", help="Export kernels also if their memory cannot be checked here.")
     ] = False,
+    no_library: Annotated[
+        bool, typer.Option("--no-library", help="Neither try the kernels kept on this machine nor keep new ones.")
+    ] = False,
 ) -> None:
     """Do it all: capture, forge, export, measure.
 
@@ -62,6 +65,7 @@ def run(
             samples=samples,
             random_weights=random_weights,
             allow_unchecked=allow_unchecked,
+            library=not no_library,
             on_event=progress,
             should_stop=interrupt.should_stop,
         )

@@ -9,6 +9,7 @@ import typer
 from kernelforge.cli.options import VARIANT_NAMES, ProjectOption, VariantArgument
 from kernelforge.cli.output import Output
 from kernelforge.cli.projects import find_project
+from kernelforge.cli.variants import variant_of_node, with_variant
 from kernelforge.cli.verb import verb
 
 _NODES = "A trial's number, or a unique prefix of its node's id."
@@ -24,7 +25,7 @@ def tree(out: Output, variant: VariantArgument, project: ProjectOption = None) -
     from kernelforge.report.trees import tree_grid
 
     folder = find_project(project)
-    report = forge.variant_tree(folder, variant)
+    report = with_variant(folder, variant, lambda name: forge.variant_tree(folder, name))
     out.show(report.to_json(), [tree_grid(report)])
     best = next((row.trial for row in report.rows if row.best), None)
     if best is not None and not best.parent:
@@ -41,7 +42,10 @@ def diff(
     node: Annotated[str, typer.Argument(metavar="NODE", help=_NODES)],
     other: Annotated[str, typer.Argument(metavar="OTHER", help=f"What it is compared with. {_NODES}")] = "",
     *,
-    variant: Annotated[str, typer.Option("--variant", "-V", help=VARIANT_NAMES, show_default=False)],
+    variant: Annotated[
+        str,
+        typer.Option("--variant", "-V", help=f"Only needed for numbers. {VARIANT_NAMES}", show_default=False),
+    ] = "",
     project: ProjectOption = None,
 ) -> None:
     """Show what a trial changed.
@@ -50,5 +54,7 @@ def diff(
     """
     from kernelforge import forge
 
-    report = forge.diff_trials(find_project(project), variant, node, other)
+    folder = find_project(project)
+    named = variant or variant_of_node(folder, node, other)
+    report = with_variant(folder, named, lambda name: forge.diff_trials(folder, name, node, other))
     out.show_text(report.to_json(), report.text)

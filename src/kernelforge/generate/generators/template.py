@@ -39,6 +39,7 @@ class TemplateGenerator:
         return Candidate(
             variant_id=request.variant.id, source=made.source, backend=request.backend, generator=self.name,
             notes=made.notes, schedule=made.schedule, parent=parent.id if parent is not None else "",
+            tokens_in=0, tokens_out=0, cost_usd=0.0,
         )  # fmt: skip
 
 

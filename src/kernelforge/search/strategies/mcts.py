@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kernelforge.search.tree import Branch, TreeView, tree_of
 from kernelforge.search.types import Selection
 
-EXPLORATION = 0.2
-EXPONENT = 0.35
 
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mcts:
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Attributes:
+        exploration: C of UCT, of values in [0, 1].
+        exponent: a node has at most visits ** exponent children.
+    """
 
     name = "mcts"
+    exploration: float = 0.2
+    exponent: float = 0.5
 
     def select(self, view: TreeView) -> Selection:
         """The node to revise, or "" for a new start."""
@@ -33,13 +39,13 @@ class Mcts:
         def worth(branch: Branch, parent_visits: int) -> float:
             assert branch.best is not None
             value = (math.log(branch.best) - lowest) / width
-            return value + EXPLORATION * math.sqrt(math.log(parent_visits) / branch.visits)
+            return value + self.exploration * math.sqrt(math.log(parent_visits) / branch.visits)
 
         here: Branch | None = None
         children: Sequence[Branch] = tree.roots
         visits, expansions = 1 + tree.visits, tree.expansions
         while True:
-            cap = math.floor(visits**EXPONENT)
+            cap = math.floor(visits**self.exponent)
             # A failed candidate cannot be revised; one below which nothing is valid has nothing to offer.
             open_children = [c for c in children if c.best is not None and c.node.speedup is not None]
             if expansions < cap or not open_children:

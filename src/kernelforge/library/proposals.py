@@ -1,0 +1,87 @@
+"""A generator that proposes the library's kernels of a variant before it asks another one. Owns `LibraryFirst`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from dataclasses import replace
+
+from kernelforge.generate.types import Candidate, Exhausted, Generator, Request
+from kernelforge.library.folder import Library
+from kernelforge.library.types import StoredKernel, abi_of
+from kernelforge.search.duplicates import normalised
+
+GENERATOR = "library"
+
+PROPOSALS = 4
+"""So many of a variant's kernels are tried at most: each costs a trial, and those of other machines promise less."""
+
+
+class LibraryFirst:
+    """Proposes what the library holds for the request's variant and was not tried, then what `wrapped` proposes.
+
+    A kernel is a candidate like any other: it is built from its source and judged. Keeps no state; the library may
+    change between two calls.
+    """
+
+    def __init__(self, library: Library, wrapped: Generator) -> None:
+        self.name = wrapped.name
+        self._library = library
+        self._wrapped = wrapped
+
+    def propose(self, request: Request) -> Candidate | Exhausted:
+        """The most promising kernel of the library that was not tried, as a start from scratch; else of `wrapped`."""
+        kernels = proposals(self._library, request)
+        if kernels:
+            tried = {normalised(feedback.candidate.source) for feedback in request.history}
+            for kernel in kernels:
+                if normalised(kernel.source) not in tried:
+                    return candidate_of(kernel, request)
+        return self._ask(request)
+
+    def _ask(self, request: Request) -> Candidate | Exhausted:
+        """A proposal of `wrapped`; another one if it has a kernel of the library again but for comments and spaces.
+
+        To `wrapped` that looks new, as an older version of it may have written the comments. A proposal that was paid
+        for is no reason to ask, and pay, again.
+        """
+        known = {normalised(f.candidate.source): f for f in request.history if f.candidate.generator == GENERATOR}
+        proposal = self._wrapped.propose(request)
+        for _ in range(len(known)):
+            if isinstance(proposal, Exhausted) or proposal.tokens_in != 0:
+                break
+            twin = known.get(normalised(proposal.source))
+            if twin is None:
+                break
+            request = replace(request, history=(*request.history, replace(twin, candidate=proposal)))
+            proposal = self._wrapped.propose(request)
+        return proposal
+
+
+def proposals(library: Library, request: Request) -> tuple[StoredKernel, ...]:
+    """What to try of the library, in order: kernels of this very tool chain, device and torch, then the others.
+
+    Only sources for the request's backend that were written against the same prelude.
+    """
+    abi = abi_of(request.prelude)
+    fitting = [k for k in library.of(request.variant) if (k.backend, k.abi) == (request.backend, abi)]
+    here = (request.backend, abi, request.brief, torch_minor())
+    different: dict[str, StoredKernel] = {}
+    for kernel in sorted(fitting, key=lambda k: k.made_for != here):  # keeps the faster first
+        different.setdefault(normalised(kernel.source), kernel)
+    return tuple(different.values())[:PROPOSALS]
+
+
+def candidate_of(kernel: StoredKernel, request: Request) -> Candidate:
+    """The stored source as a candidate for the request; its notes say where it came from."""
+    date = time.strftime("%Y-%m-%d", time.gmtime(kernel.certified))
+    notes = f"{kernel.notes or kernel.generator} (library: {kernel.model}, {kernel.origin.device}, {date})"
+    return Candidate(
+        variant_id=request.variant.id, source=kernel.source, backend=kernel.backend, generator=GENERATOR,
+        notes=notes, schedule=kernel.schedule, tokens_in=0, tokens_out=0, cost_usd=0.0,
+    )  # fmt: skip
+
+
+def torch_minor() -> str:
+    """Major and minor version of the installed torch, without importing it."""
+    return ".".join(importlib.metadata.version("torch").split(".")[:2])

@@ -1,0 +1,75 @@
+"""Work orders: what a proposer is asked for, what it delivered, and who judges it. Owns `Order`, `OrderStore`.
+
+An order is *asked* of somebody under a lease, *delivered* with a candidate, *judging* under another lease, and *done*
+with its node; or *failed*, with a reason. One that is *waiting* was put in by hand and goes to the next who asks. All
+of it is stored: whoever dies loses at most the trial it was making, and another process goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from kernelforge.evaluate.types import Trial
+from kernelforge.generate.types import Candidate
+from kernelforge.search.types import Node, NodeStore
+
+OrderState: TypeAlias = Literal["waiting", "asked", "delivered", "judging", "done", "failed"]
+OPEN: tuple[OrderState, ...] = ("waiting", "asked", "delivered", "judging")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One work order.
+
+    Attributes:
+        id: random. parent: node id of what is to be revised, or "" for a start from scratch.
+        reason: why this parent, of the strategy.
+        owner: who works on it now (see `search.study.owner_of_this_process`), or "".
+        created, expires: POSIX seconds; after `expires` the owner is given up, but a late delivery is never refused.
+        candidate: what was delivered. detail: why it failed, or "". node: id of its node once it is done.
+    """
+
+    id: str
+    variant_id: str
+    parent: str = ""
+    reason: str = ""
+    state: OrderState = "asked"
+    owner: str = ""
+    created: float = 0.0
+    expires: float = 0.0
+    candidate: Candidate | None = None
+    detail: str = ""
+    node: str = ""
+
+
+class OrderStore(NodeStore, Protocol):
+    """A node store that keeps orders too. Safe for several threads and processes."""
+
+    def orders(self, *, closed: bool = False) -> Sequence[Order]:
+        """The open orders, or all, oldest first."""
+        ...
+
+    def order(self, order_id: str) -> Order:
+        """An order in whatever state, by its id or a prefix of it that only it has.
+
+        Raises:
+            NotFound: none, or more than one.
+        """
+        ...
+
+    def change_orders(self, decide: Callable[[Sequence[Order]], Sequence[Order]]) -> Sequence[Order]:
+        """Show all open orders to `decide` and store what it returns, new or changed, in one transaction.
+
+        `decide` is pure; between what it sees and what is stored nobody else changes an order.
+        """
+        ...
+
+    def finish(self, order_id: str, trial: Trial, *, parent: str = "") -> Node:
+        """Store the trial and close its order, both or neither. A finished order gives its node again.
+
+        Raises:
+            NotFound: no such order or parent.
+        """
+        ...

@@ -1,0 +1,320 @@
+"""Ask for work orders, tell what came of them. Owns `Study`; everything that proposes goes through it.
+
+`ask` picks variant and parent by what is stored and what is under way anywhere; `tell` takes a candidate, however late;
+`claim` gives the next delivered candidate to whoever judges, and `record` stores the trial. The study never calls a
+generator, a compiler or the judge. What is kept here and not in the store is only a cache, and what the proposer of
+this process said of its own ideas.
+
+The shape is Optuna's (Akiba et al., KDD 2019): orders under way count as expansions of their parents, so proposers that
+ask at the same time spread over the tree (Liu et al., WU-UCT, arXiv 1810.11755).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import psutil
+
+from kernelforge.cards.types import VariantRecord
+from kernelforge.errors import NotFound, UsageError
+from kernelforge.evaluate.types import Trial
+from kernelforge.generate.types import Candidate, Exhausted, Feedback
+from kernelforge.search.duplicates import normalised
+from kernelforge.search.lineage import feedback_of, parent_node, told
+from kernelforge.search.orders import Order, OrderStore
+from kernelforge.search.scheduler import Policy, VariantState, next_variant, park_reason, state_of
+from kernelforge.search.tree import GrowingView, TreeView
+from kernelforge.search.types import Node, Strategy
+
+ASK_LEASE_S = 3600.0
+JUDGE_LEASE_S = 900.0
+WAITING = "waiting for trials in flight"
+
+
+def owner_of_this_process() -> str:
+    """Who works on an order: host, process and its start, so that a dead owner is known on the same host."""
+    return f"{platform.node()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+
+
+def is_gone(owner: str) -> bool:
+    """Whether an owner is surely dead: a process of this host that no longer runs. Of other hosts nothing is known."""
+    host, _, rest = owner.partition(":")
+    pid, _, started = rest.partition(":")
+    if host != platform.node() or not pid.isdigit():
+        return False
+    try:
+        return f"{psutil.Process(int(pid)).create_time():.2f}" != started
+    except psutil.Error:
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class Track:
+    """One variant in a study.
+
+    Attributes:
+        nodes: as far as they were read. since: number of the last node before this study.
+        exhausted: what the proposer said for good. waiting: it had no idea that is independent of trials under way.
+        prior_floor: see `scheduler.VariantState`.
+    """
+
+    record: VariantRecord
+    nodes: list[Node]
+    since: int
+    exhausted: str = ""
+    waiting: bool = False
+    prior_floor: float = 0.0
+    _feedback: dict[str, Feedback] = field(default_factory=dict)
+    _texts: dict[str, str] = field(default_factory=dict)
+    _view: GrowingView = field(default_factory=GrowingView)
+    _state: tuple[int, VariantState] | None = None
+
+    @property
+    def label(self) -> str:
+        return self.record.variant.label
+
+    def state(self, in_flight: int) -> VariantState:
+        """For the scheduler; what follows from the nodes is computed once for each new one."""
+        if self._state is None or self._state[0] != len(self.nodes):
+            quiet = state_of(self.record, self.nodes, since=self.since, prior_floor=self.prior_floor)
+            self._state = (len(self.nodes), quiet)
+        quiet = self._state[1]
+        reason = self.exhausted or (WAITING if self.waiting else "")
+        return replace(quiet, trials=quiet.trials + in_flight, exhausted=reason)
+
+    def view(self, in_flight: Sequence[str], *, seed: int) -> TreeView:
+        """For the strategy."""
+        return self._view.view(self.nodes, in_flight, seed=seed)
+
+    def history(self) -> tuple[Feedback, ...]:
+        """As `lineage.history`; each node is explained once."""
+        for node in told(self.nodes):
+            if node.id not in self._feedback:
+                self._feedback[node.id] = feedback_of(node)
+        return tuple(self._feedback[n.id] for n in told(self.nodes))
+
+    def texts(self) -> set[str]:
+        """The normalised sources of what `history` tells."""
+        for node in told(self.nodes):
+            if node.candidate_id not in self._texts:
+                self._texts[node.candidate_id] = normalised(node.candidate.source)
+        return set(self._texts.values())
+
+
+class Study:
+    """Not thread-safe; several processes, each with its own, may work on one store."""
+
+    def __init__(
+        self,
+        store: OrderStore,
+        records: Iterable[VariantRecord],
+        *,
+        strategy: Strategy,
+        policy: Policy | None = None,
+        seed: int = 0,
+        prior_floors: Mapping[str, float] | None = None,
+        owner: str = "",
+        clock: Callable[[], float] = time.time,
+        gone: Callable[[str], bool] = is_gone,
+    ) -> None:
+        """Args:
+        records: what to work on.
+        strategy: picks the parent. policy: picks the variant. seed: of the strategy.
+        prior_floors: variant id -> floor as a fraction of eager's time (`search.plan.prior_floors`).
+        owner: who asks; by default this process.
+        clock: POSIX seconds. gone: whether an owner is dead.
+        """
+        self._store = store
+        self._strategy = strategy
+        self._policy = policy or Policy()
+        self._seed = seed
+        self._owner = owner or owner_of_this_process()
+        self._clock, self._gone = clock, gone
+        floors = prior_floors or {}
+        self.tracks: dict[str, Track] = {}
+        for record in records:
+            variant_id = record.variant.id
+            nodes = list(store.nodes(variant_id))
+            self.tracks[variant_id] = Track(
+                record=record, nodes=nodes, since=nodes[-1].number if nodes else 0,
+                prior_floor=floors.get(variant_id, 0.0),
+            )  # fmt: skip
+
+    def ask(self, n: int = 1, *, lease_s: float = ASK_LEASE_S) -> tuple[Order, ...]:
+        """Up to `n` work orders; fewer if no variant has use for more. What waits in the queue comes first.
+
+        Raises:
+            ProjectError: the store cannot be written.
+        """
+        self.refresh()
+        return tuple(self._store.change_orders(lambda orders: self._choose(orders, n, lease_s)))
+
+    def _choose(self, orders: Sequence[Order], n: int, lease_s: float) -> list[Order]:
+        now = self._clock()
+        waiting = [o for o in orders if o.state == "waiting" and o.variant_id in self.tracks]
+        chosen = [replace(o, state="asked", owner=self._owner, expires=now + lease_s) for o in waiting[:n]]
+        taken = {o.id for o in chosen}
+        flying = [o for o in self.under_way(orders) if o.id not in taken] + chosen
+        while len(chosen) < n:
+            state = next_variant((self._state(t, flying) for t in self.tracks.values()), self._policy)
+            if state is None:
+                break
+            track = self.tracks[state.variant_id]
+            parents = [o.parent for o in flying if o.variant_id == state.variant_id]
+            selection = self._strategy.select(track.view(parents, seed=self._seed))
+            order = Order(
+                id=uuid.uuid4().hex, variant_id=state.variant_id, parent=selection.parent, reason=selection.reason,
+                state="asked", owner=self._owner, created=now, expires=now + lease_s,
+            )  # fmt: skip
+            chosen.append(order)
+            flying.append(order)
+        return chosen
+
+    def tell(self, order_id: str, proposal: Candidate | Exhausted | str) -> Order:
+        """What came of an order: a candidate, no idea, or a failure in words.
+
+        Never refused because it is late. An order that has its candidate already takes another one as a new order of
+        the same parent, and the same one again as what it is.
+
+        Raises:
+            NotFound: there is no such order. UsageError: the candidate is of another variant.
+        """
+        known = self._store.order(order_id)
+        if isinstance(proposal, Candidate):
+            if proposal.variant_id != known.variant_id:
+                raise UsageError(
+                    f"order {order_id[:12]} is for variant {known.variant_id[:8]}, the candidate is of "
+                    f"{proposal.variant_id[:8]}", hint="deliver it to an order of its own variant",
+                )  # fmt: skip
+            return self._deliver(known, proposal)
+        failed = proposal.reason if isinstance(proposal, Exhausted) else proposal
+        if isinstance(proposal, Exhausted):
+            self._no_idea(known, proposal.reason)
+        if known.state in ("waiting", "asked"):
+            (known,) = self._store.change_orders(lambda _: [replace(known, state="failed", detail=failed, owner="")])
+        return known
+
+    def _deliver(self, known: Order, candidate: Candidate) -> Order:
+        if known.candidate is not None and known.candidate.id == candidate.id:
+            return known
+        if known.candidate is not None:
+            known = replace(known, id=uuid.uuid4().hex, created=self._clock(), node="")
+        track = self.tracks.get(known.variant_id)
+        # A proposer may have revised another one than it was asked to.
+        parent = known.parent if track is None else parent_node(candidate.parent, track.nodes)
+        order = replace(known, state="delivered", candidate=candidate, parent=parent, owner="", expires=0.0, detail="")
+        (stored,) = self._store.change_orders(lambda _: [order])
+        return stored
+
+    def _no_idea(self, order: Order, reason: str) -> None:
+        track = self.tracks.get(order.variant_id)
+        if track is None:
+            return
+        others = [
+            o for o in self.under_way(self._store.orders()) if o.variant_id == order.variant_id and o.id != order.id
+        ]
+        # With trials under way their outcome may give the generator ideas; without, it is final.
+        track.waiting = bool(others)
+        track.exhausted = "" if others else reason
+
+    def enqueue(self, what: Candidate | str, *, parent: str = "", reason: str = "put in by hand") -> Order:
+        """Put a candidate before all others to the judge; or, given a variant id, an order before all others to ask.
+
+        Args:
+            parent: node id of what it revises or is to revise.
+
+        Raises:
+            NotFound: no such variant or node.
+        """
+        variant_id = what.variant_id if isinstance(what, Candidate) else what
+        if variant_id not in self.tracks:
+            raise NotFound(f"the study has no variant {variant_id[:8]}")
+        self.refresh()
+        if parent and all(n.id != parent for n in self.tracks[variant_id].nodes):
+            raise NotFound(f"{parent[:12]!r} is no node of variant {self.tracks[variant_id].label}")
+        candidate = what if isinstance(what, Candidate) else None
+        order = Order(
+            id=uuid.uuid4().hex, variant_id=variant_id, parent=parent, reason=reason, created=self._clock(),
+            state="delivered" if candidate is not None else "waiting", candidate=candidate,
+        )  # fmt: skip
+        (stored,) = self._store.change_orders(lambda _: [order])
+        return stored
+
+    def claim(self, order_id: str = "", *, lease_s: float = JUDGE_LEASE_S) -> Order | None:
+        """The oldest delivered candidate of the study's variants, or that order; nobody else gets it to judge.
+
+        One whose judge died is delivered again. None if there is nothing to judge.
+        """
+
+        def choose(orders: Sequence[Order]) -> list[Order]:
+            now = self._clock()
+            for order in orders:
+                free = order.state == "delivered" or (order.state == "judging" and not self._is_held(order, now))
+                if free and order.variant_id in self.tracks and order_id in ("", order.id):
+                    return [replace(order, state="judging", owner=self._owner, expires=now + lease_s)]
+            return []
+
+        return next(iter(self._store.change_orders(choose)), None)
+
+    def record(self, order: Order, trial: Trial) -> Node:
+        """Store the trial of a claimed order."""
+        node = self._store.finish(order.id, trial, parent=order.parent)
+        self.refresh()
+        track = self.tracks.get(order.variant_id)
+        if track is not None:
+            track.waiting = False
+        return node
+
+    def release(self, order: Order) -> None:
+        """Give a claimed candidate back: it is delivered again, and the next who claims gets it."""
+        self._store.change_orders(lambda _: [replace(order, state="delivered", owner="", expires=0.0)])
+
+    def give_up(self, order: Order, reason: str) -> None:
+        """Close an order that nobody shall work on any more."""
+        self._store.change_orders(lambda _: [replace(order, state="failed", detail=reason, owner="")])
+
+    def refresh(self) -> None:
+        """Take in new nodes, in the store's order; other processes may have added some."""
+        for variant_id, track in self.tracks.items():
+            last = track.nodes[-1].number if track.nodes else 0
+            track.nodes.extend(self._store.nodes(variant_id, after=last))
+
+    def under_way(self, orders: Sequence[Order]) -> list[Order]:
+        """Of the open orders those that will become trials: delivered, or worked on by somebody who is not given up."""
+        now = self._clock()
+        return [o for o in orders if o.state == "delivered" or (o.state != "waiting" and self._is_held(o, now))]
+
+    def pending(self, variant_id: str) -> tuple[Feedback, ...]:
+        """The delivered candidates of a variant that are not judged yet, for the proposer."""
+        return tuple(
+            Feedback(candidate=o.candidate, outcome="pending", detail="being judged", speedup=None)
+            for o in self.under_way(self._store.orders())
+            if o.variant_id == variant_id and o.candidate is not None
+        )
+
+    def is_known(self, candidate: Candidate) -> bool:
+        """Whether the very text, comments and spaces aside, was judged or waits for it."""
+        text = normalised(candidate.source)
+        waiting = (normalised(f.candidate.source) for f in self.pending(candidate.variant_id))
+        return text in self.tracks[candidate.variant_id].texts() or text in waiting
+
+    def states(self) -> dict[str, VariantState]:
+        """By variant id."""
+        flying = self.under_way(self._store.orders())
+        return {key: self._state(track, flying) for key, track in self.tracks.items()}
+
+    def parked(self) -> dict[str, str]:
+        """Variant id -> why it gets no more orders, for those that do not just wait."""
+        reasons = {key: park_reason(state, self._policy) for key, state in self.states().items()}
+        return {key: reason for key, reason in reasons.items() if reason and reason != WAITING}
+
+    def _state(self, track: Track, flying: Sequence[Order]) -> VariantState:
+        return track.state(sum(o.variant_id == track.record.variant.id for o in flying))
+
+    def _is_held(self, order: Order, now: float) -> bool:
+        return now < order.expires and not self._gone(order.owner)

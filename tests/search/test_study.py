@@ -1,0 +1,200 @@
+"""Ask and tell: leases, late deliveries, spreading, the queue, and what survives a death."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.search.memory import MemoryStore
+
+from kernelforge.cards.types import VariantRecord
+from kernelforge.errors import NotFound, UsageError
+from kernelforge.evaluate.types import Outcome, Scored, Trial
+from kernelforge.generate.types import Candidate, Exhausted
+from kernelforge.search.orders import Order
+from kernelforge.search.scheduler import Policy
+from kernelforge.search.strategies.best_first import BestFirst
+from kernelforge.search.study import Study, is_gone, owner_of_this_process
+from kernelforge.verify.types import Rejected, RejectReason
+
+WRONG = Rejected(reason=RejectReason.WRONG_VALUE, case="c", detail="out[0]", worst_abs=1.0)
+
+
+@dataclass
+class Setting:
+    """Studies of several processes on one store, and their clock."""
+
+    store: MemoryStore
+    records: tuple[VariantRecord, ...]
+    scored: Callable[[float], Scored]
+    now: float = 1000.0
+    dead: frozenset[str] = frozenset()
+
+    def study(self, owner: str = "me") -> Study:
+        policy = Policy(patience=None, warm_up=1)
+        return Study(
+            self.store, self.records, strategy=BestFirst(starts=1), policy=policy, owner=owner,
+            clock=lambda: self.now, gone=lambda o: o in self.dead,
+        )  # fmt: skip
+
+    def candidate(self, text: str, record: int = 0, parent: str = "") -> Candidate:
+        return Candidate(
+            variant_id=self.records[record].variant.id, source=text, backend="cpp", generator="agent", parent=parent
+        )
+
+    def judge(self, study: Study, outcome: Outcome) -> None:
+        order = study.claim()
+        assert order is not None and order.candidate is not None
+        self.now += 1
+        study.record(order, Trial(candidate=order.candidate, outcome=outcome, started=self.now, seconds=1.0))
+
+
+@pytest.fixture
+def setting(tmp_path: Path, make_record: Callable[..., VariantRecord], make_scored: Callable[..., Scored]) -> Setting:
+    records = (make_record("relu", 0.6), make_record("add", 0.3))
+    return Setting(store=MemoryStore(tmp_path), records=records, scored=make_scored)
+
+
+def test_an_order_becomes_a_trial(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    assert (order.variant_id, order.parent, order.state) == (setting.records[0].variant.id, "", "asked")
+    assert order.reason
+    told = study.tell(order.id, setting.candidate("a"))
+    assert told.state == "delivered"
+    setting.judge(study, setting.scored(2.0))
+    (node,) = setting.store.stored
+    assert setting.store.order(order.id).node == node.id and study.claim() is None
+    assert [n.id for n in study.tracks[order.variant_id].nodes] == [node.id]
+
+
+def test_orders_under_way_count_and_so_spread_over_variants_and_parents(setting: Setting) -> None:
+    first, second = setting.study("one"), setting.study("two")
+    (a,), (b,) = first.ask(), second.ask()
+    assert a.variant_id != b.variant_id  # the warm-up of the other variant
+    first.tell(a.id, setting.candidate("a"))
+    setting.judge(first, setting.scored(2.0))
+    node = setting.store.stored[0].id
+    asked = first.ask(12)
+    assert {o.parent for o in asked if o.variant_id == a.variant_id} == {node}
+    reasons = [o.reason for o in asked if o.variant_id == a.variant_id]
+    assert reasons[:2] == ["2.00x, children: 0", "2.00x, children: 1"]
+    assert len({o.id for o in asked}) == 12
+
+
+def test_a_lease_ends_and_a_late_delivery_is_taken_all_the_same(setting: Setting) -> None:
+    setting.records = setting.records[:1]
+    slow, other = setting.study("slow"), setting.study("other")
+    (late,) = slow.ask(lease_s=60)
+    assert len(other.under_way(setting.store.orders())) == 1
+    setting.now += 61
+    assert other.under_way(setting.store.orders()) == []
+    assert slow.tell(late.id, setting.candidate("late")).state == "delivered"
+    setting.judge(other, WRONG)
+    assert [n.candidate.source for n in setting.store.stored] == ["late"]
+
+
+def test_the_order_of_a_dead_process_is_under_way_no_more(setting: Setting) -> None:
+    setting.study("dies").ask()
+    study = setting.study()
+    assert len(study.under_way(setting.store.orders())) == 1
+    setting.dead = frozenset({"dies"})
+    assert study.under_way(setting.store.orders()) == []
+
+
+def test_nobody_judges_what_another_judges_and_a_dead_judges_work_is_taken_over(setting: Setting) -> None:
+    one, two = setting.study("one"), setting.study("two")
+    (order,) = one.ask()
+    one.tell(order.id, setting.candidate("a"))
+    claimed = one.claim()
+    assert claimed is not None and two.claim() is None
+    setting.dead = frozenset({"one"})
+    taken = two.claim()
+    assert taken is not None and taken.id == claimed.id
+    two.release(taken)
+    assert (again := two.claim(order.id)) is not None and again.candidate == taken.candidate
+
+
+def test_a_judgement_finished_twice_is_one_node(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    study.tell(order.id, setting.candidate("a"))
+    first = study.tell(order.id, setting.candidate("a"))
+    assert first.id == order.id and len(setting.store.orders()) == 1
+    second = study.tell(order.id, setting.candidate("b"))
+    assert second.id != order.id and len(setting.store.orders()) == 2
+
+
+def test_what_is_put_in_by_hand_comes_first(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    study.tell(order.id, setting.candidate("a"))
+    setting.judge(study, setting.scored(2.0))
+    node = setting.store.stored[0].id
+    waiting = study.enqueue(setting.records[1].variant.id, reason="look at this one")
+    (asked,) = study.ask()
+    assert (asked.id, asked.state, asked.reason) == (waiting.id, "asked", "look at this one")
+    study.enqueue(setting.candidate("mine", parent=setting.store.stored[0].candidate.id), parent=node)
+    claimed = study.claim()
+    assert claimed is not None and claimed.candidate is not None and claimed.candidate.source == "mine"
+    with pytest.raises(NotFound, match="no node"):
+        study.enqueue(setting.records[1].variant.id, parent=node)
+    with pytest.raises(NotFound, match="no variant"):
+        study.enqueue("elsewhere")
+
+
+def test_a_failed_order_has_its_reason_and_ends(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    failed = study.tell(order.id, "the provider answered 500 three times")
+    assert (failed.state, failed.detail) == ("failed", "the provider answered 500 three times")
+    assert study.under_way(setting.store.orders()) == []
+    # It may have come back all the same.
+    assert study.tell(order.id, setting.candidate("a")).state == "delivered"
+
+
+def test_no_idea_ends_a_variant_unless_trials_under_way_may_give_one(setting: Setting) -> None:
+    setting.records = setting.records[:1]
+    study = setting.study()
+    first, second = study.ask(2)
+    study.tell(first.id, setting.candidate("a"))
+    study.tell(second.id, Exhausted(reason="no more schedules"))
+    assert study.ask() == () and study.parked() == {}
+    setting.judge(study, setting.scored(1.5))
+    (third,) = study.ask()
+    study.tell(third.id, Exhausted(reason="no more schedules"))
+    assert study.ask() == () and study.parked() == {third.variant_id: "no more schedules"}
+
+
+def test_a_candidate_of_another_variant_is_refused(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    with pytest.raises(UsageError, match="is for variant"):
+        study.tell(order.id, setting.candidate("a", record=1))
+    with pytest.raises(NotFound):
+        study.tell("unknown", setting.candidate("a"))
+
+
+def test_the_node_hangs_below_what_was_really_revised(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    study.tell(order.id, setting.candidate("a"))
+    setting.judge(study, setting.scored(2.0))
+    revised = next(o for o in study.ask(4) if o.parent)
+    assert study.tell(revised.id, setting.candidate("from scratch")).parent == ""
+
+
+def test_owners() -> None:
+    me = owner_of_this_process()
+    host, pid, started = me.split(":")
+    assert not is_gone(me)
+    assert is_gone(f"{host}:{pid}:1.00") and is_gone(f"{host}:999999999:{started}")
+    assert not is_gone(f"another-{host}:{pid}:1.00") and not is_gone("somebody")
+
+
+def test_orders_of_other_variants_stay(setting: Setting) -> None:
+    setting.study().enqueue(setting.candidate("other", record=1))
+    narrow = replace(setting, records=setting.records[:1]).study()
+    assert narrow.claim() is None and isinstance(setting.study().claim(), Order)
