@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kernelforge.capturing import Shapes
     from kernelforge.optimized import OptimizedModel
     from kernelforge.package.types import Package
+    from kernelforge.report.logs import LogPhase, LogReport
     from kernelforge.report.plan import PlanReport
     from kernelforge.report.trees import DiffReport, TreeReport
     from kernelforge.search.events import Event
@@ -196,6 +197,25 @@ def diff_trials(project: Path, prefix: str, node: str, other: str = "") -> DiffR
     new = find_node(record, nodes, node)
     old = find_node(record, nodes, other) if other else next((n for n in nodes if n.id == new.parent), None)
     return diff_report(record, old, new)
+
+
+def trial_log(project: Path, prefix: str, trial: str, *, phase: LogPhase | None = None) -> LogReport:
+    """What happened to a trial, in the order in which it happened.
+
+    Args:
+        trial: its number, or a unique prefix of its node's id. phase: only that part of it.
+
+    Raises:
+        NotFound: no such variant or trial.
+    """
+    from kernelforge.report.logs import log_report
+    from kernelforge.search.winners import find_node
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    record = opened.record(prefix)
+    nodes = opened.nodes(record.variant.id)
+    return log_report(record, nodes, find_node(record, nodes, trial), opened.orders(closed=True), phase=phase)
 
 
 def pack_project(project: Path, output: Path, *, examples: bool = False) -> TransferReport:

@@ -11,6 +11,7 @@ from kernelforge import __version__
 from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, library, op, ops, project, run, version
 from kernelforge.cli.commands import capture as capture_command
 from kernelforge.cli.commands import forge as forge_command
+from kernelforge.cli.commands import log as log_command
 from kernelforge.cli.commands import tree as tree_command
 from kernelforge.cli.output import show_error
 from kernelforge.cli.verb import ARGUMENTS, EXIT_CODES
@@ -70,6 +71,7 @@ def make_app() -> typer.Typer:
     app.add_typer(_group("op", "Look at one variant: show.", {"show": op.show}))
     app.command("forge")(forge_command.forge)
     app.command("tree")(tree_command.tree)
+    app.command("log")(log_command.log)
     app.command("diff")(tree_command.diff)
     app.command("eval")(eval.evaluate)
     app.command("audit")(audit.audit)
