@@ -226,7 +226,7 @@ class _Exporter:
         for node, verdict in zip(close, retimed, strict=True):
             if isinstance(verdict, Rejected):
                 self._append(node.candidate, verdict, 0.0)
-        order = by_final_times(close, times)
+        order = by_final_times(close, times, device=self.project.device)
         listed = ", ".join(f"trial {n.number} {format_speedup(final_speedup(times[n.id]))}" for n in order)
         self.say(f"{label}: {listed or 'none is right any more'}")
         return (*order, *others)

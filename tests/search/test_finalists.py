@@ -32,4 +32,24 @@ def test_the_rounds_are_averaged_as_logarithms(make_node: MakeNode, make_scored:
 
     rounds = {nodes[0].id: times(1.0, 4.0), nodes[1].id: times(2.5, 2.5), nodes[2].id: []}
     assert final_speedup(rounds[nodes[0].id]) == pytest.approx(2.0)  # not 2.5
-    assert by_final_times(nodes, rounds) == (nodes[1], nodes[0])
+    assert by_final_times(nodes, rounds, device="cpu") == (nodes[1], nodes[0])
+
+
+def test_on_a_gpu_their_own_times_decide_because_eager_s_launches_jump(
+    make_node: MakeNode, make_scored: MakeScored
+) -> None:
+    quick, lucky = make_node(1, make_scored(2.0)), make_node(2, make_scored(2.5))
+    base = make_scored(2.0).measurement
+    times = {
+        quick.id: [replace(base, candidate_us=9.0, speedup=Interval(median=2.0, low=2.0, high=2.0))],
+        lucky.id: [replace(base, candidate_us=10.0, speedup=Interval(median=2.5, low=2.5, high=2.5))],
+    }
+    assert by_final_times([lucky, quick], times, device="cuda") == (quick, lucky)
+    assert by_final_times([lucky, quick], times, device="cpu") == (lucky, quick)
+
+
+def test_who_is_close_by_its_own_time_alone_comes_into_the_final(make_node: MakeNode, make_scored: MakeScored) -> None:
+    best = make_node(1, make_scored(2.0))
+    slow_eager = make_scored(1.5)
+    slow_eager = replace(slow_eager, measurement=replace(slow_eager.measurement, candidate_us=5.1))
+    assert finalists(best, [other := make_node(2, slow_eager)]) == (best, other)
