@@ -8,7 +8,8 @@ with every strategy and many seeds, which no machine could do by measuring. Writ
 that is cut keeps what it has.
 
 On the CPU the emitter knows three schedules of most variants of real models: no landscape. "reductions" is a model of
-operators for which it knows more; `--wide` adds tile widths that the emitter does not propose by itself.
+operators for which it knows more; `--wide` adds schedules that the emitter does not propose by itself, so that 50
+trials leave something to find ("rows" is such a model for a GPU).
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ from kernelforge.build.abi import prelude
 from kernelforge.build.backends import get_backend
 from kernelforge.capture.models import LoadedModel
 from kernelforge.capturing import Device, capture_calls
-from kernelforge.cards.types import VariantRecord
+from kernelforge.cards.types import Variant, VariantRecord
 from kernelforge.evaluate.judge import Judge
 from kernelforge.evaluate.types import Outcome, Scored, WorkerFailure
 from kernelforge.generate.emitter import emit, loop_nest
 from kernelforge.generate.emitter.choose import schedules
+from kernelforge.generate.emitter.choose_cuda import vectors
+from kernelforge.generate.emitter.loops import Nest, bound
+from kernelforge.generate.emitter.schedule import Cache, Schedule
 from kernelforge.generate.generators.template import sources
 from kernelforge.generate.types import Candidate, Request, Unforgeable
 from kernelforge.operators import get_operator
@@ -51,6 +55,7 @@ TRIES, CLEAR = 3, 1.15
 than this factor. The narrowest of the intervals counts."""
 TILE_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Columns per tile, of the wide tables. Those that are no power of two the emitter never proposes."""
+ROW_REGISTERS = 64
 
 
 def reductions() -> LoadedModel:
@@ -71,9 +76,28 @@ def reductions() -> LoadedModel:
     return LoadedModel(name="reductions", model=torch.nn.Identity(), calls=(once,))
 
 
+def rows() -> LoadedModel:
+    """Reductions over rows on a GPU: short and long ones, 16 and 32 bits."""
+    import torch
+    import torch.nn.functional as F
+
+    half = {"device": "cuda", "dtype": torch.bfloat16}
+    scores, tokens = torch.randn(16384, 1024, **half), torch.randn(2048, 4096, **half)  # type: ignore[call-overload]
+    values, scale = torch.randn(8192, 768, device="cuda"), torch.rand(768, device="cuda")
+    weight = torch.rand(4096, **half)  # type: ignore[call-overload]
+
+    def once() -> object:
+        with torch.no_grad():
+            return (
+                F.softmax(scores, -1), F.layer_norm(values, (768,), scale, scale), F.rms_norm(tokens, (4096,), weight),
+            )  # fmt: skip
+
+    return LoadedModel(name="rows", model=torch.nn.Identity(), calls=(once,))
+
+
 def models(device: Device) -> Mapping[str, Callable[[], LoadedModel]]:
-    """Whose variants can be recorded: those of the main job, and on the CPU the reductions."""
-    return {**jobs(device), **({"reductions": reductions} if device == "cpu" else {})}
+    """Whose variants can be recorded: those of the main job, and the reductions."""
+    return {**jobs(device), **({"reductions": reductions} if device == "cpu" else {"rows": rows})}
 
 
 def candidates(record: VariantRecord, backend: Any, *, wide: bool = False) -> list[Candidate]:
@@ -98,18 +122,49 @@ def candidates(record: VariantRecord, backend: Any, *, wide: bool = False) -> li
 
 
 def _wide(record: VariantRecord, backend: Any) -> Iterator[Candidate]:
-    """All of TILE_WIDTHS for the emitter's tiled schedules, at its first grain; nothing for what is not tiled."""
+    """Schedules that the emitter can carry out and does not propose by itself: the whole grid of its constants.
+
+    On the CPU all of TILE_WIDTHS for its tiled schedules, at its first grain; on CUDA all ways to share out a row.
+    """
     variant, operator = record.variant, get_operator(record.variant.operator)
-    if operator.family != "emitter" or backend.name != "cpp":
+    if operator.family != "emitter":
         return
     loops = loop_nest(variant, operator)
-    tiled = [s for s in schedules(loops, variant, "cpp", weights(record)) if s.mapping == "tile"]
-    widths = [w for w in TILE_WIDTHS if w <= 2 * max((s.vector for s in tiled), default=0)]
-    for schedule in dict.fromkeys(replace(s, vector=w, grain=tiled[0].grain) for s, w in product(tiled, widths)):
+    proposed = schedules(loops, variant, backend.name, weights(record))
+    grid = _rows_grid(loops, variant) if backend.name == "cuda" else _tiles_grid(proposed)
+    for schedule in dict.fromkeys(grid):
+        try:
+            source = emit(loops, schedule, variant, backend.name)
+        except Unforgeable:
+            continue
         yield Candidate(
-            variant_id=variant.id, source=emit(loops, schedule, variant, "cpp"), backend="cpp", generator="template",
+            variant_id=variant.id, source=source, backend=backend.name, generator="template",
             notes=schedule.describe(), schedule=schedule.to_json(),
         )  # fmt: skip
+
+
+def _tiles_grid(proposed: Sequence[Schedule]) -> Iterator[Schedule]:
+    tiled = [s for s in proposed if s.mapping == "tile"]
+    widths = [w for w in TILE_WIDTHS if w <= 2 * max((s.vector for s in tiled), default=0)]
+    for schedule, width in product(tiled, widths):
+        yield replace(schedule, vector=width, grain=tiled[0].grain)
+
+
+def _rows_grid(loops: Nest, variant: Variant) -> Iterator[Schedule]:
+    """A warp's lanes or a block for a row, kept in registers where 64 of a thread suffice, or read again."""
+    if not loops.program.reduced or loops.inner is not None:
+        return
+    longest = bound(loops.length, variant)
+    for vector in vectors(loops, variant):
+        for lanes, threads in product((32, 16, 8), (64, 128, 256, 512)):
+            if -(-longest // (lanes * vector)) * vector <= ROW_REGISTERS:
+                yield Schedule(mapping="warp_row", vector=vector, threads=threads, lanes=lanes, cache="registers")
+        for threads in (64, 128, 256, 512, 1024):
+            if -(-longest // (threads * vector)) * vector <= ROW_REGISTERS:
+                yield Schedule(mapping="block_row", vector=vector, threads=threads, cache="registers")
+        caches: tuple[Cache, ...] = ("shared", "reread")
+        for cache, threads, unroll in product(caches, (128, 256, 512, 1024), (1, 4)):
+            yield Schedule(mapping="block_row", vector=vector, threads=threads, cache=cache, unroll=unroll)
 
 
 def landscape(
@@ -184,7 +239,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=500.0, help="no variant is begun after so long")
     parser.add_argument("--threads", type=int, default=1, help="that build")
-    parser.add_argument("--wide", action="store_true", help="tile widths that the emitter does not propose, too")
+    parser.add_argument("--wide", action="store_true", help="schedules that the emitter does not propose, too")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
