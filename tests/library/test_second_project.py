@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,16 @@ import torch
 from torch.nn import functional as F
 
 import kernelforge
-from kernelforge import forge
+from kernelforge import certification, forge, workshop
+from kernelforge.benchmark.protocol import Protocol
+from kernelforge.build.backends import get_backend
+from kernelforge.evaluate.judge import Judge
 from kernelforge.library.folder import Library
 from kernelforge.search.lineage import best_node
 from kernelforge.search.types import Budget
 from kernelforge.settings import Settings, load_settings
 from kernelforge.store.project import Project
+from kernelforge.workshop import Workshop
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +32,7 @@ extern "C" int launch(const float*, int64_t, float*, void*) { return 0; }
 
 
 class First(torch.nn.Module):
-    """Max pooling is slow in eager mode on the CPU, so a win is certain there."""
+    """One call."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.max_pool2d(x, 3, 2, 1)
@@ -41,7 +47,7 @@ class Second(torch.nn.Module):
 
 def captured(model: torch.nn.Module, path: Path) -> Path:
     with torch.no_grad():
-        kernelforge.capture(model, samples=[(torch.randn(b, 16, 64, 64),) for b in (1, 2)], project=path)
+        kernelforge.capture(model, samples=[(torch.randn(b, 4, 32, 32),) for b in (1, 2)], project=path)
     return path
 
 
@@ -53,6 +59,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def settings(folder: Path) -> Settings:
     return load_settings({"KFORGE_LIBRARY_DIR": str(folder / "kept"), "KFORGE_CACHE_DIR": str(folder / "cache")})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_judge(settings: Settings) -> Iterator[None]:
+    """One judge for all verbs. The machines that run tests are busy, and what is tested are not the times."""
+    backend, threads = get_backend("cpp", settings), torch.get_num_threads()
+    torch.set_num_threads(1)
+    quick = Protocol(budget_s=0.1, min_pairs=4, busy_share=1.0)
+    with (
+        Judge(settings, device="cpu", backend=backend, threads=1, protocol=quick) as judge,
+        pytest.MonkeyPatch.context() as monkeypatch,
+    ):
+
+        @contextmanager
+        def open_workshop(_device: str, chosen: Settings) -> Iterator[Workshop]:
+            yield Workshop(settings=chosen, backend=backend, judge=judge)
+
+        monkeypatch.setattr(workshop, "open_workshop", open_workshop)
+        monkeypatch.setattr(certification, "QUIET_TIMEOUT_S", 0.0)
+        yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,9 @@ def capture(
     repeats: Annotated[
         int | None,
         typer.Option(
-            "--repeats", min=0, metavar="N",
+            "--repeats",
+            min=0,
+            metavar="N",
             help="Runs made only to time the calls. Default: up to 5, as many as fit into a second.",
         ),
     ] = None,
