@@ -31,7 +31,7 @@ from kernelforge.search.types import Strategy
 
 RESULTS = ROOT / "benchmarks" / "results"
 RECORD = RESULTS / "search_ablation.json"
-TABLES = (RESULTS / "h200_landscapes.json", RESULTS / "cpu_landscapes.json")
+TABLES = tuple(RESULTS / f"{name}.json" for name in ("h200_landscapes", "h200_wide_landscapes", "cpu_landscapes"))
 BUDGETS = (5, 10, 20, 50)
 PREPARED = 2
 """Candidates that are prepared or judged at once, as the real search does by default: one is chosen before the outcome

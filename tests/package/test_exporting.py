@@ -22,7 +22,6 @@ from kernelforge.library.types import Origin
 from kernelforge.package.reader import read_package
 from kernelforge.package.types import Entry
 from kernelforge.report.grid import grid_text
-from kernelforge.report.packages import with_origins
 from kernelforge.report.rows import dispatch_of, least_elements_of
 from kernelforge.report.tables import export_grids, package_grids
 from kernelforge.search.types import node_of
@@ -171,7 +170,7 @@ def test_inspect_names_the_captured_variant_and_its_sizes(
 
     run_export({"relu": Timing(EVEN, least=16), "exp": Timing()})
     path = tmp_path / "out.cast"
-    report = with_origins(forge.inspect_package(path), read_package(path).entries)
+    report = forge.inspect_package(path)
     exp, relu = sorted(report.entries, key=lambda e: e.operator)
     assert (exp.origin, exp.least_elements) == ("", 0)
     assert (relu.least_elements, relu.origin.startswith("relu-"), relu.origin != relu.label) == (16, True, True)

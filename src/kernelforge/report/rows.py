@@ -219,6 +219,8 @@ class ForgeReport:
     Attributes:
         stopped: why it ended, a `search.types.StopReason`.
         tokens, usd: what its proposals cost, None if the generator does not say.
+        busy_s: seconds in which each lane was at work (`search.lanes`), the mean over its workers.
+        measured_s: of how many seconds `busy_s` is known, the same mean; None: of all.
     """
 
     rows: tuple[OperatorRow, ...]
@@ -227,11 +229,23 @@ class ForgeReport:
     stopped: str
     tokens: int | None = None
     usd: float | None = None
+    busy_s: Mapping[str, float] = field(default_factory=dict)
+    measured_s: float | None = None
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The part of the time in which each lane was at work."""
+        whole_s = self.seconds if self.measured_s is None else self.measured_s
+        return {lane: busy_s / whole_s for lane, busy_s in self.busy_s.items()} if whole_s > 0 else {}
 
     def to_json(self) -> dict[str, Json]:
         return {
             "rows": [r.to_json() for r in self.rows], "trials": self.trials, "seconds": finite(self.seconds),
             "stopped": self.stopped, "tokens": self.tokens, "usd": finite(self.usd),
+            "lanes": {
+                lane: {"busy_s": finite(self.busy_s[lane]), "share": finite(share)}
+                for lane, share in self.shares.items()
+            },
         }  # fmt: skip
 
 

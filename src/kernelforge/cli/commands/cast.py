@@ -22,11 +22,9 @@ def inspect(out: Output, package: PackageFile) -> None:
     Runs nothing of it.
     """
     from kernelforge import forge
-    from kernelforge.package.reader import read_package
-    from kernelforge.report.packages import with_origins
     from kernelforge.report.tables import package_grids
 
-    report = with_origins(forge.inspect_package(package), read_package(package).entries)
+    report = forge.inspect_package(package)
     out.show(report.to_json(), package_grids(report))
     out.next_step("cast", "verify", package)
 
@@ -38,11 +36,9 @@ def verify(out: Output, package: PackageFile) -> None:
     Its structure, checksums, and whether its kernels can run here. Exit code 3 if a check fails.
     """
     from kernelforge import forge
-    from kernelforge.package.reader import read_package
-    from kernelforge.report.packages import with_origins
     from kernelforge.report.tables import package_grids
 
-    report = with_origins(forge.verify_package(package), read_package(package).entries)
+    report = forge.verify_package(package)
     out.show(report.to_json(), package_grids(report))
     if not report.valid:
         raise typer.Exit(INVALID)
