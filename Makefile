@@ -4,11 +4,12 @@
 #   test    check, then all tests; TEST_ARGS="tests/cli -k help" and the like
 #   adversarial   every hostile and honest source of tests/adversarial, REPEATS=100 times; continues where it stopped
 #   memcheck   every proposal of the template generator under the sanitizers, some minutes
+#   kill-test   searches killed 200 times at random moments, some minutes; KILLS=20 and the like
 #   check   formatting, lint, types, import directions, sizes of modules
 #   docs    regenerate docs/cli.md
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test adversarial memcheck check format docs clean
+.PHONY: help setup demo test adversarial memcheck kill-test check format docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -57,6 +58,11 @@ adversarial: setup
 # Every proposal of the template generator under the sanitizers.
 memcheck: setup
 	$(BIN)/python -m pytest tests/evaluate/memcheck_all_families.py
+
+# Searches in processes of their own, with fakes for compiler and judge.
+KILLS ?= 200
+kill-test: setup
+	KFORGE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/supervisor/test_kills.py
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -42,6 +42,8 @@ def _leaves(command: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]
     if not children:
         yield path
     for name, child in children.items():
+        if child.hidden:
+            continue
         yield from _leaves(child, (*path, name))
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kernelforge.digest import Json, digest, digest_bytes
 from kernelforge.errors import ModelError, UsageError
-from kernelforge.report.nodes import BUSY_SHARE
 from kernelforge.report.rows import CaptureReport
 from kernelforge.report.units import format_share, format_us
 from kernelforge.wording import plural
@@ -49,7 +48,7 @@ def capture_calls(
     Raises:
         ModelError: the model raised, or called no operator. ProjectError: the project cannot be written.
     """
-    from kernelforge.benchmark.clock import ForeignLoad
+    from kernelforge.benchmark.clock import BUSY_SHARE, ForeignLoad
     from kernelforge.capture.recorder import record
     from kernelforge.cards.distill import distill
     from kernelforge.native.extension import extension

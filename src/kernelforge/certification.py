@@ -9,17 +9,13 @@ flow*, for tensors that are large enough for it to matter: before each call a pr
 time ends when a consumer has read the output, as in a model. A kernel that streams its output past the caches may win
 the first and lose the second. Where calls are timed in flow, that decides; a loss in the other regime decides as well.
 
-No call meets the inputs of an earlier one: one element changes before each (repeated calls on CUDA: before each block
-of them), on both sides, so that a kernel which remembers what it saw gains nothing. The timing slot of the device is
-held, and what others used of the CPUs meanwhile is noted; was it too much, all is timed once more in a quieter moment.
-
-Before and after, outputs through dispatch are judged on fresh inputs: the judge has seen the kernel in the runner
-alone, and a kernel that can tell the two apart must be right here.
+No call meets the inputs of an earlier one: all elements of the large inputs are written anew for each, on both sides,
+so that a kernel which remembers what it saw, whole or in parts, gains nothing. The timing slot of the device is held,
+and what others used of the CPUs meanwhile is noted; was it too much, all is timed once more in a quieter moment.
 """
 
 from __future__ import annotations
 
-import ctypes
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +23,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kernelforge.benchmark.clock import ForeignLoad, wait_until_quiet
+from kernelforge.benchmark.clock import BUSY_SHARE, ForeignLoad, wait_until_quiet
 from kernelforge.benchmark.points import representative_points
 from kernelforge.benchmark.slot import timing_slot
 from kernelforge.benchmark.statistics import Pairs, median, paired_interval, variant_interval
@@ -50,9 +46,13 @@ Samples: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
 BLOCK_S = 0.004
 """One sample is a block of calls at least this long: longer than the clock's and the scheduler's grain."""
 
-BUSY_SHARE = 0.2
-"""Of the CPUs, from which on others disturb: as `benchmark.protocol.Protocol.busy_share`, whose module loads torch."""
 QUIET_TIMEOUT_S = 20.0
+
+MOST_PAIRS = 120
+
+SETS_BYTES = {"cpu": 1 << 21, "cuda": 1 << 26}
+"""Of the inputs that a block of repeated calls goes through: they stay in a near cache, as a model's small ones do."""
+MOST_SETS = 512
 
 FLOW_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
 """From how many bytes of the largest tensor on calls are timed in flow: below, all is in the nearest caches anyway, and
@@ -220,7 +220,9 @@ def _wrong_output(loaded: Any, record: VariantRecord) -> str:
             with loaded.dispatch():
                 outputs = evaluate(variant, point.dims, point.scalars, inputs)
         for got, want, truth in zip(outputs, eager, exact, strict=True):
-            verdict = compare(expect(want, truth.values, truth.sensitivity, terms=terms, reach=truth.reach), got)
+            verdict = compare(
+                expect(want, truth.values, truth.sensitivity, terms=terms, shared=truth.shared, reach=truth.reach), got
+            )
             if isinstance(verdict, Mismatch):
                 return verdict.detail
     return ""
@@ -248,26 +250,26 @@ def _time_point(
     tensors = _inputs(record, point, examples)
     bound = to_bound(record.variant, point.dims, point.scalars, tensors)
     synchronize = torch.cuda.synchronize if record.variant.device == "cuda" else _nothing
-    changed = next((t for t in tensors if t.is_floating_point() and t.numel()), None)
+    fresh = _FreshInputs(tensors)
+    calls_of_block = [to_bound(record.variant, point.dims, point.scalars, inputs) for inputs in fresh.sets]
 
     def block(calls: int) -> float:
-        """Microseconds per call of one block."""
-        cell = _cell(changed) if changed is not None else _NO_CELL
-        mask = (1 << 8 * cell.itemsize) - 1
+        """Microseconds per call of one block, of at most as many calls as there are sets of inputs."""
+        fresh.renew(calls)
+        chosen = calls_of_block[:calls]
         synchronize()
         started = time.perf_counter()
-        for number in range(calls):
-            cell[0] = number & mask
-            operator.call(bound)
+        for inputs in chosen:
+            operator.call(inputs)
         synchronize()
-        return (time.perf_counter() - started) / calls * 1e6
+        return (time.perf_counter() - started) / len(chosen) * 1e6
 
     with torch.inference_mode(), _autocast(record.variant):
-        eager_us, dispatched_us = _alternate(loaded, block, budget_s)
+        eager_us, dispatched_us = _alternate(loaded, block, budget_s, most_calls=len(fresh.sets))
         flow = _flow_block(lambda: operator.call(bound), tensors)
         flow_us: Samples = ((), ())
         if flow is not None:
-            flow_us = _alternate(loaded, flow, budget_s)
+            flow_us = _alternate(loaded, flow, budget_s, most_calls=2000)
     return DispatchedPoint(
         dims=point.dims, calls=calls, eager_us=eager_us, dispatched_us=dispatched_us,
         flow_eager_us=flow_us[0], flow_dispatched_us=flow_us[1],
@@ -283,13 +285,13 @@ def _autocast(variant: Variant) -> AbstractContextManager[object]:
     return torch.autocast(variant.device, dtype=getattr(torch, variant.autocast), cache_enabled=False)
 
 
-def _alternate(loaded: Any, block: Callable[[int], float], budget_s: float) -> Samples:
+def _alternate(loaded: Any, block: Callable[[int], float], budget_s: float, *, most_calls: int) -> Samples:
     """Blocks without and with the package in ABBA order, until the time is up; microseconds per call of each."""
     eager_us: list[float] = []
     dispatched_us: list[float] = []
-    calls = _calls_per_block(block, loaded)
+    calls = min(_calls_per_block(block, loaded), most_calls)
     deadline = time.perf_counter() + budget_s
-    while len(eager_us) < 12 or (time.perf_counter() < deadline and len(eager_us) < 60):
+    while len(eager_us) < 12 or (time.perf_counter() < deadline and len(eager_us) < MOST_PAIRS):
         first_eager = len(eager_us) % 2 == 0
         if first_eager:
             eager_us.append(block(calls))
@@ -318,19 +320,14 @@ def _flow_block(call: Callable[[], Any], tensors: Sequence[Tensor]) -> Callable[
     repeats = any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride(), strict=True))
     if largest < FLOW_BYTES[first.device.type] or repeats:
         return None
-    source = first.clone()
-    element = _any_element(source)
-    others = torch.randn(256, device=first.device).to(first.dtype) if first.is_floating_point() else None
+    written, base = _memory(first), _memory(first).clone()
     # Operators of torch's own tables are never replaced.
-    produce, consume = torch.ops.aten.copy_.default, torch.ops.aten.sum.default
+    consume = torch.ops.aten.sum.default
     clock = _DeviceClock() if first.is_cuda else _HostClock()
 
     def block(calls: int) -> float:
-        start = secrets.randbelow(256)
-        for number in range(calls):
-            if others is not None:
-                produce(element, others[(start + number) % len(others)])
-            produce(first, source)
+        for _ in range(calls):
+            _write_others(base, written)
             clock.start()
             result = call()
             consume(result if isinstance(result, torch.Tensor) else result[0])
@@ -340,28 +337,47 @@ def _flow_block(call: Callable[[], Any], tensors: Sequence[Tensor]) -> Callable[
     return block
 
 
-_NO_CELL = memoryview(bytearray(1))
+class _FreshInputs:
+    """Sets of a call's inputs, whose large tensors hold other values in every block and every set."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        largest = max((t.numel() for t in tensors), default=0)
+        changing = [i for i, t in enumerate(tensors) if t.numel() and 2 * t.numel() >= largest]
+        self._base = {i: _memory(tensors[i]).clone() for i in changing}
+        size = sum(b.numel() * b.element_size() for b in self._base.values())
+        device = tensors[0].device.type if tensors else "cpu"
+        count = max(2, min(MOST_SETS, SETS_BYTES[device] // max(size, 1)))
+        self._copies = [{i: b.clone() for i, b in self._base.items()} for _ in range(count)]
+        self.sets = [
+            [c[i].as_strided(t.shape, t.stride()) if i in c else t for i, t in enumerate(tensors)] for c in self._copies
+        ]
+
+    def renew(self, count: int) -> None:
+        """Write other values into the first `count` sets."""
+        for copies in self._copies[:count]:
+            for position, copy in copies.items():
+                _write_others(self._base[position], copy)
 
 
-def _cell(tensor: Tensor) -> memoryview:
-    """Memory of the lower half of one element's bits: to write there makes another input, in some tens of nanoseconds.
+def _memory(tensor: Tensor) -> Tensor:
+    """The memory from a tensor's first to its last element, as a tensor of one dimension."""
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+    return tensor.as_strided((extent,), (1,))
 
-    On CUDA, where nothing is as cheap, the element is changed here and now, and the memory is nobody's.
+
+def _write_others(base: Tensor, out: Tensor) -> None:
+    """Fill `out` with what differs from all that was written before, of the same kind as `base`.
+
+    Floats are scaled and shifted by random amounts, which leaves the positive ones positive. Of integers and bools,
+    which may be indices, the order is turned.
     """
     import torch
 
-    element = _any_element(tensor)
-    torch.ops.aten.copy_.default(element, torch.randn((), dtype=torch.float32, device=tensor.device))
-    if tensor.is_cuda:
-        return _NO_CELL
-    half = tensor.element_size() // 2
-    formats: Mapping[int, Literal["B", "H", "I"]] = {1: "B", 2: "H", 4: "I"}
-    return memoryview((ctypes.c_char * half).from_address(element.data_ptr())).cast("B").cast(formats[half])
-
-
-def _any_element(tensor: Tensor) -> Tensor:
-    """A view of one element, without dimensions."""
-    return tensor[tuple(secrets.randbelow(size) for size in tensor.shape)]
+    if base.is_floating_point():
+        torch.ops.aten.mul.out(base, 1 + (1 + secrets.randbelow(1 << 20)) / (1 << 22), out=out)
+        torch.ops.aten.add_.Scalar(out, (1 + secrets.randbelow(1 << 20)) / (1 << 24))
+    else:
+        torch.ops.aten.copy_.default(out, torch.ops.aten.roll.default(base, [secrets.randbelow(max(base.numel(), 1))]))
 
 
 class _HostClock:

@@ -28,6 +28,7 @@ from kernelforge.package.reader import read_package
 from kernelforge.package.serial import make_entry
 from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
+from kernelforge.report.operators import untried_reason
 from kernelforge.report.rows import DECISION_EAGER, ExportReport, UsedKernel, used_decision
 from kernelforge.report.units import format_duration, format_speedup
 from kernelforge.search.finalists import by_final_times, final_speedup, finalists
@@ -163,7 +164,7 @@ class _Exporter:
         self.pace = _Pace(0)
 
     def run(self, choices: Sequence[Choice], picked: frozenset[str], *, write_empty: bool) -> Exported:
-        self.skipped = [(c.record.variant.label, c.reason) for c in choices if c.node is None]
+        self.skipped = [(c.record.variant.label, self._why_skipped(c)) for c in choices if c.node is None]
         self.pace = _Pace(sum(c.node is not None for c in choices))
         certified = [c for c in map(self._certify_choice, choices) if c is not None]
         entries: list[Entry] = []
@@ -194,6 +195,12 @@ class _Exporter:
         )  # fmt: skip
         nodes = {c.record.variant.id: c.node.id for c in choices if c.node is not None}
         return Exported(report=report, decisions=self.decisions, nodes=nodes)
+
+    def _why_skipped(self, choice: Choice) -> str:
+        """In the words of the operator table."""
+        record = choice.record
+        untried = not record.forgeable and not self.project.nodes(record.variant.id)
+        return (untried_reason(record) if untried else "") or choice.reason
 
     def _certify_choice(self, choice: Choice) -> _Certified | None:
         """The first of the variant's fastest nodes that has its certificate; of the last one's failure it is told."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernelforge import doctor
+from kernelforge.errors import UsageError
 from kernelforge.report.judgement import AuditReport, EvalReport, TrialReport
 from kernelforge.report.library import LibraryKernelReport, LibraryReport, RemovedReport
 from kernelforge.report.rows import (
@@ -15,7 +17,6 @@ from kernelforge.report.rows import (
     CheckRow,
     DemoReport,
     DoctorLine,
-    EntryRow,
     ExportReport,
     ForgeReport,
     OperatorRow,
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
     from kernelforge.capture.models import ModelOptions
     from kernelforge.capturing import Shapes
     from kernelforge.optimized import OptimizedModel
-    from kernelforge.package.types import Package
     from kernelforge.report.logs import LogPhase, LogReport
     from kernelforge.report.plan import PlanReport
+    from kernelforge.report.runs import RunRow
     from kernelforge.report.trees import DiffReport, TreeReport
+    from kernelforge.running import Followed
     from kernelforge.search.events import Event
+    from kernelforge.search.types import SearchSummary
     from kernelforge.store.project import Project
+    from kernelforge.supervisor.types import Run
 
 OnEvent = Callable[["Event | str"], None]
 ShouldStop = Callable[[], bool]
@@ -75,19 +79,38 @@ def capture(
         repeats: runs that are made only to time the calls; None for a few, as many as fit into a second.
 
     Raises:
-        ModelError: the model raised. UsageError: there is already a project, and `overwrite` is off.
+        ModelError: the model raised. UsageError: there is already a project, and `overwrite` is off; or the model is
+            no callable.
     """
     from kernelforge.capturing import capture_calls, device_of, present_device, python_calls
 
+    _require_callable(model)
     calls = python_calls(model, args, kwargs, samples)
     first = samples[0] if samples else args
     found = (
         present_device(device) if device else device_of(model, first if isinstance(first, list | tuple) else (first,))
     )
-    return capture_calls(
-        calls, model=name or type(model).__name__, device=found, project=Path(project), shapes=shapes,
-        repeats=repeats, overwrite=overwrite,
-    )  # fmt: skip
+    try:
+        return capture_calls(
+            calls, model=name or type(model).__name__, device=found, project=Path(project), shapes=shapes,
+            repeats=repeats, overwrite=overwrite,
+        )  # fmt: skip
+    except UsageError as error:  # the hint is in the words of the command line
+        raise UsageError(error.message, hint=error.hint.replace("--overwrite", "overwrite=True")) from None
+
+
+def _require_callable(model: object) -> None:
+    """Refuse the name of a model, which only the command line loads."""
+    if callable(model):
+        return
+    if isinstance(model, str | Path):
+        raise UsageError(
+            f"a callable is wanted, for example a torch.nn.Module, not the name {str(model)!r}",
+            hint=f"load the model first, or capture it from the command line: kforge capture {model}",
+        )
+    raise UsageError(
+        f"a callable is wanted, not a {type(model).__name__}", hint="give a module, a function or a bound method"
+    )
 
 
 def capture_source(
@@ -312,8 +335,122 @@ def forge_project(
     rows = tuple(row for row in project_rows(opened) if row.variant in chosen)
     return ForgeReport(
         rows=rows, trials=summary.trials, seconds=summary.seconds, stopped=summary.stopped, tokens=summary.tokens,
-        usd=summary.usd,
+        usd=summary.usd, busy_s={str(lane): busy_s for lane, busy_s in summary.busy_s.items()},
     )  # fmt: skip
+
+
+def start_run(
+    project: Path,
+    *,
+    operators: Sequence[str] = (),
+    budget: Budget,
+    generator: str = "template",
+    strategy: str = "",
+    policy: str = "gain",
+    library: bool = True,
+    devices: str = "",
+) -> RunRow:
+    """`forge_project` in the background: returns at once. See docs/runs.md.
+
+    Args:
+        devices: "" for the project's device, else "all" or GPUs by their indices, "0,1", with one worker each.
+
+    Raises:
+        NotFound: as `forge_project`. UsageError, EnvironmentMissing: `devices` are not to be had.
+    """
+    from kernelforge.report.runs import run_row
+    from kernelforge.running import start_run as start
+    from kernelforge.search.scheduler import get_policy
+    from kernelforge.search.strategies import get_strategy
+    from kernelforge.store.project import Project
+    from kernelforge.supervisor.types import Run
+
+    opened = Project.open(project)
+    # What is misspelt is said here, and not in the log of a process.
+    _select(opened, operators)
+    get_policy(policy)
+    if strategy:
+        get_strategy(strategy)
+    run = Run(
+        id="", created=time.time(), budget=budget, operators=tuple(operators), generator=generator, strategy=strategy,
+        policy=policy, library=library,
+    )  # fmt: skip
+    return run_row(start(opened, run=run, devices=devices).status())
+
+
+def work_on_run(folder: Path, worker: int, *, should_stop: ShouldStop = _never) -> None:
+    """What the process of a run does, until the run ends.
+
+    Raises:
+        ForgeError: as `forge_project`; it is written down in the run's folder first.
+    """
+    from kernelforge.store.project import Project
+    from kernelforge.supervisor.folder import RunFolder
+    from kernelforge.supervisor.worker import work
+    from kernelforge.workshop import open_workshop
+
+    run_folder = RunFolder(folder)
+
+    def search(
+        run: Run, budget: Budget, *, on_event: OnEvent, should_stop: ShouldStop, should_pause: ShouldStop
+    ) -> SearchSummary:
+        opened = Project.open(run_folder.project)
+        with open_workshop(opened.device, _with_library(load_settings(), run.library)) as workshop:
+            return workshop.search(
+                opened, _select(opened, run.operators), budget, generator=run.generator, strategy=run.strategy,
+                policy=run.policy, on_event=on_event, should_stop=should_stop, should_pause=should_pause,
+            )  # fmt: skip
+
+    work(run_folder, worker, search, should_stop=should_stop)
+
+
+def list_runs(projects: Sequence[Path]) -> list[RunRow]:
+    """The detached runs of some projects, oldest first."""
+    from kernelforge.report.runs import run_row
+    from kernelforge.supervisor.folder import runs_of
+
+    return [run_row(folder.status()) for folder in runs_of(projects)]
+
+
+def follow_run(
+    projects: Sequence[Path],
+    run: str,
+    *,
+    on_event: OnEvent,
+    on_past: OnEvent = _ignore,
+    should_leave: ShouldStop = _never,
+) -> Followed:
+    """Pass on what happens in a run until it ends, or `should_leave`; it goes on all the same.
+
+    Args:
+        run: a unique prefix of its id, or "latest". on_past: given what happened before, but for the last trials.
+
+    Raises:
+        NotFound: no such run. ForgeError: it failed, or died.
+    """
+    from kernelforge.running import follow_run as follow
+    from kernelforge.supervisor.folder import find_run
+
+    return follow(
+        find_run(projects, run), select=_select, on_event=on_event, on_past=on_past, should_leave=should_leave
+    )
+
+
+def control_run(projects: Sequence[Path], run: str, wish: Literal["pause", "resume", "stop", "cancel"]) -> RunRow:
+    """Tell a run what to do; how it stands then. See docs/runs.md.
+
+    Args:
+        run: a unique prefix of its id, or "latest".
+
+    Raises:
+        NotFound: no such run. UsageError: it has ended, or has nothing left to do.
+    """
+    from kernelforge.report.runs import run_row
+    from kernelforge.supervisor import control
+    from kernelforge.supervisor.folder import find_run
+
+    verbs = {"pause": control.pause, "resume": control.resume, "stop": control.stop, "cancel": control.cancel}
+    return run_row(verbs[wish](find_run(projects, run)))
 
 
 def plan_forge(
@@ -402,8 +539,10 @@ def inspect_package(path: Path) -> PackageReport:
         PackageError: it is corrupt, truncated, edited or of a newer format.
     """
     from kernelforge.package.reader import read_package
+    from kernelforge.report.packages import package_report
 
-    return _package_report(path, read_package(path), checks=())
+    package = read_package(path)
+    return package_report(package, path=str(path), size_bytes=path.stat().st_size, checks=())
 
 
 def verify_package(path: Path, *, settings: Settings | None = None) -> PackageReport:
@@ -415,6 +554,7 @@ def verify_package(path: Path, *, settings: Settings | None = None) -> PackageRe
     from kernelforge.dispatch.loading import load
     from kernelforge.package.reader import read_package
     from kernelforge.package.types import Use
+    from kernelforge.report.packages import package_report
 
     package = read_package(path)
     checks = [CheckRow(name="integrity", ok=True, detail="every entry is listed and has its checksum")]
@@ -423,7 +563,7 @@ def verify_package(path: Path, *, settings: Settings | None = None) -> PackageRe
         # An entry that the package itself decided against is off everywhere, and that is no fault.
         ok = row.state == "on" or row.variant not in wanted
         checks.append(CheckRow(name=row.variant[:8], ok=ok, detail=f"{row.operator}: {row.state}"))
-    return _package_report(path, package, checks=tuple(checks))
+    return package_report(package, path=str(path), size_bytes=path.stat().st_size, checks=tuple(checks))
 
 
 def optimize(
@@ -456,6 +596,7 @@ def optimize(
     """
     from kernelforge.pipeline import optimize_model
 
+    _require_callable(model)
     limit = parse_duration(max_time) if isinstance(max_time, str) else float(max_time)
     samples = inputs if isinstance(inputs, list) else [inputs]
     return optimize_model(
@@ -579,31 +720,3 @@ def _select(project: Project, names: Sequence[str]) -> list[Any]:
         of_operator = [r for r in records if r.variant.operator == name]
         chosen += of_operator or [project.record(name)]
     return chosen
-
-
-def _package_report(path: Path, package: Package, *, checks: tuple[CheckRow, ...]) -> PackageReport:
-    from kernelforge.package.types import Use
-    from kernelforge.report.evaluation import recorded_interval
-
-    header = package.header
-    entries = tuple(
-        EntryRow(
-            variant=e.variant.id, label=e.variant.label, operator=e.variant.operator, describe=e.variant.describe(),
-            backend=e.binary.backend, target=e.binary.target, speedup=recorded_interval(e.measurement),
-            audit=str(e.audit.get("kind", "")),
-            decisions={
-                mode: "use" if isinstance(decision, Use) else f"eager: {decision.reason}"
-                for mode, decision in e.decisions.items()
-            },
-        )
-        for e in package.entries
-    )  # fmt: skip
-    environment = {"torch": header.torch, "created by": header.created_by}
-    if header.device_name:
-        environment["GPU"] = header.device_name
-    if header.unchecked:
-        environment["memory unchecked"] = ", ".join(header.unchecked)
-    return PackageReport(
-        path=str(path), model=header.name, device=header.device, format=header.format_version,
-        size_bytes=path.stat().st_size, entries=entries, environment=environment, checks=checks,
-    )  # fmt: skip

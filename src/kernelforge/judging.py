@@ -61,7 +61,9 @@ def judge_file(
 
 
 def _text(source: Path) -> str:
-    if source.exists() and not source.is_file():
+    if not source.exists():
+        raise NotFound(f"{source} does not exist", hint="name a .cpp or .cu file")
+    if not source.is_file():
         raise NotFound(f"{source} is no file", hint="name a .cpp or .cu file")
     try:
         text = source.read_text()

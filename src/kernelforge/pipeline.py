@@ -98,6 +98,7 @@ def run_pipeline(
         rows=project_rows(opened, decisions), whole_model=whole,
         package=str(output) if package is not None else "", project=str(project),
         seconds=time.monotonic() - started, stopped=summary.stopped,
+        unused=shipped.unused,
     )  # fmt: skip
     return PipelineResult(report=report, package=package)
 
@@ -147,11 +148,17 @@ def _no_grad(call: Callable[[], object]) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shipped:
-    """What is left of a package when the whole model has been timed. decisions: variant id -> why it was left out."""
+    """What is left of a package when the whole model has been timed.
+
+    Attributes:
+        decisions: variant id -> why it was left out.
+        unused: path of the package if all of it was left out, else "".
+    """
 
     package: LoadedPackage | None
     whole: WholeModel
     decisions: Mapping[str, str]
+    unused: str
 
 
 def _ship(
@@ -167,7 +174,8 @@ def _ship(
         say(f"timing the whole model {loaded.name}")
         whole = measure_whole_model(loaded, package, device=device, budget_s=seconds)
         if package is None or output is None or whole.speedup.high >= 1.0:
-            return _Shipped(package=package, whole=whole, decisions=decisions)
+            unused = str(output) if package is None and output is not None else ""
+            return _Shipped(package=package, whole=whole, decisions=decisions, unused=unused)
         i = whole.speedup
         reason = f"the whole model was slower with it: {i.median:.3f}x [{i.low:.3f}, {i.high:.3f}]"
         on = [row for row in package.stats() if row.state == "on"]

@@ -52,12 +52,12 @@ def make_plan(
         library = Library(settings.library_dir) if settings.library else None
         ideas, exhausted = _ideas(records, nodes, library)
         limits = replace(budget, tokens=None, usd=None)  # templates cost nothing
+    facts = known_facts(settings, device=project.device)
     plan = plan_search(
         records, lambda r: nodes[r.variant.id], limits, get_policy(policy), generator=generator, others=others,
-        prior_floors=prior_floors(records, known_facts(settings, device=project.device)), ideas=ideas,
-        exhausted=exhausted, coverage=_coverage(project),
+        prior_floors=prior_floors(records, facts), ideas=ideas, exhausted=exhausted, coverage=_coverage(project),
     )  # fmt: skip
-    return plan_report(plan, budget, policy=policy)
+    return plan_report(plan, budget, policy=policy, machine_known=facts is not None)
 
 
 def _ideas(

@@ -50,7 +50,7 @@ def measure_whole_model(
     return WholeModel(
         name=loaded.name, speedup=runs.speedup, eager_ms=sorted(runs.eager_ms)[middle],
         fast_ms=sorted(runs.fast_ms)[middle], output_max_abs=max_abs, output_rel=relative, outputs_match=matches,
-        hits=hits, misses=misses, tokens_equal=tokens,
+        hits=hits, misses=misses, tokens_equal=tokens, pairs=len(runs.eager_ms),
     )  # fmt: skip
 
 

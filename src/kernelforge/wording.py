@@ -1,4 +1,4 @@
-"""Small pieces of sentences: a count with its noun, what a misspelt name may have meant. Pure."""
+"""Small pieces of sentences: a count with its noun, a speed-up, what a misspelt name may have meant. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 def noun_for(count: int, noun: str, nouns: str = "") -> str:
     """The noun in the number that goes with the count."""
     return noun if count == 1 else nouns or f"{noun}s"
+
+
+def three_digits(value: float) -> str:
+    """A number with three significant digits: "2.83", "17.7", "140", "0.003", "<0.001"."""
+    if 0 < abs(value) < 0.0995:
+        return f"{value:.3f}" if abs(value) >= 0.0005 else "<0.001"
+    if abs(value) < 9.995:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
+
+
+def speedup_words(median: float, low: float, high: float) -> str:
+    """A speed-up with its interval, digit for digit as tables have it: "2.83x [2.71, 2.95]"."""
+    return f"{three_digits(median)}x [{three_digits(low)}, {three_digits(high)}]"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 BACKEND_OF = {"cpu": "cpp", "cuda": "cuda"}
 
+SPARE_CORES = 2
+"""Left to the judge and to eager while others build."""
+PROPOSE_THREADS = 4
+"""Proposals under way of a generator that is slow; the templates take milliseconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
@@ -45,6 +51,7 @@ class Workshop:
         policy: str = "gain",
         on_event: Callable[[Event], None],
         should_stop: Callable[[], bool],
+        should_pause: Callable[[], bool] = lambda: False,
     ) -> SearchSummary:
         """Spend a budget on some variants of a project; the same call again resumes.
 
@@ -66,10 +73,11 @@ class Workshop:
 
         chosen = get_strategy(strategy or ("autotune" if generator == "template" else "best-first"))
         # On the CPU builds would share the cores with the timings and flatter or slow both sides at random.
-        threads = 1 if project.device == "cuda" else 0
+        threads = max(1, (os.cpu_count() or 1) - SPARE_CORES) if project.device == "cuda" else 0
         floors = prior_floors(records, known_facts(self.settings, device=project.device))
         options = SearchOptions(
-            strategy=chosen, policy=get_policy(policy), prior_floors=floors, build_threads=threads
+            strategy=chosen, policy=get_policy(policy), prior_floors=floors, build_threads=threads,
+            propose_threads=0 if generator == "template" else PROPOSE_THREADS, should_pause=should_pause,
         )  # fmt: skip
         proposer = cast(Generator, load_plugin("kernelforge.generate.generators", generator, "GENERATOR"))
         if self.settings.library:

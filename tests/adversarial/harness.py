@@ -51,7 +51,7 @@ SHORT_LIMITS = replace(LIMITS, wall_s=2.0)
 """Of rows that hang. On a busy machine an honest kernel with threads may need seconds for a block of calls."""
 ATTEMPTS = 5
 """How often a row is judged again after a fault of the judge or the machine, which is nobody's verdict."""
-PROTOCOL = Protocol(budget_s=0.05, block_s=0.002, min_pairs=2, settle_s=0.0, quiet_timeout_s=0.1)
+PROTOCOL = Protocol(budget_s=0.05, block_s=0.002, min_pairs=2, settle_s=0.0, quiet_timeout_s=0.1, wide=1e9)
 LABEL = AuditLabel(kind=AuditKind.GENERATED, evidence=())
 
 

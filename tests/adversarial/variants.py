@@ -78,6 +78,9 @@ ROWS, COLUMNS = 61, 97
 """Sizes that become n0 and n1."""
 
 
+POINTWISE = ("exp", "gelu", "reciprocal", "rsqrt", "silu", "softplus", "sqrt", "square")
+
+
 @cache
 def records(device: str = "cpu") -> Mapping[str, VariantRecord]:
     """All variants of the suite, by name."""
@@ -102,6 +105,10 @@ def records(device: str = "cpu") -> Mapping[str, VariantRecord]:
         ),
         "add": record_of(variant_of_call("add", torch.zeros(ROWS, 48), torch.zeros(48), dims=rows), n0=70),
         "add_int": record_of(variant_of_call("add", integers, integers.clone())),
+        **{name: record_of(variant_of_call(name, flat)) for name in POINTWISE},
+        **{name: record_of(variant_of_call(name, flat, flat.clone())) for name in ("mul", "div")},
+        "pad": record_of(variant_of_call("pad", flat, pad=(1, 2))),
+        "mean": record_of(variant_of_call("mean", torch.zeros(16, 1000), dim=1)),
         "matmul": record_of(variant_of_call("matmul", torch.zeros(24, 64), torch.zeros(64, 32))),
     }
     if device == "cpu":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +17,12 @@ from kernelforge.benchmark.machine import MachineFacts, machine_facts
 from kernelforge.benchmark.points import TimedPoint, representative_points, rotating_sets
 from kernelforge.benchmark.protocol import Protocol, measure
 from kernelforge.benchmark.roofline import floor_us, traffic_bytes
-from kernelforge.benchmark.types import Measurement
+from kernelforge.benchmark.types import Interval, Measurement
 from kernelforge.build.backends import get_backend
 from kernelforge.build.types import Artifact
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Dim, Extent, SizePoint, TensorPattern, Variant, VariantRecord
+from kernelforge.errors import HarnessError
 from kernelforge.executors.types import Limits
 from kernelforge.generate.types import Candidate
 from kernelforge.runner.eager import EagerWorker
@@ -150,7 +153,7 @@ def point(eager: EagerWorker) -> TimedPoint:
 
 def test_a_measurement_and_a_time_below_the_floor(bench: tuple[EagerWorker, RunnerSession, TimedPoint]) -> None:
     eager, session, timed = bench
-    quick = Protocol(budget_s=0.3, quiet_timeout_s=0.0)
+    quick = Protocol(budget_s=0.3, quiet_timeout_s=0.0, wide=math.inf)
     result = measure(eager, session, RELU, [timed], facts(1e12), protocol=quick, environment={"device": "test"})
     assert isinstance(result, Measurement), result
     (only,) = result.points
@@ -166,7 +169,7 @@ def test_one_mismatch_of_clocks_is_no_forgery_and_three_are(
     bench: tuple[EagerWorker, RunnerSession, TimedPoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eager, session, timed = bench
-    quick = Protocol(budget_s=0.1, quiet_timeout_s=0.0)
+    quick = Protocol(budget_s=0.1, quiet_timeout_s=0.0, wide=math.inf)
     honest = measure(eager, session, RELU, [timed], facts(1e12), protocol=quick, environment={})
     assert isinstance(honest, Measurement)
     rejected = Rejected(reason=RejectReason.TIMING_SUSPECT, case="here", detail="the clocks differ")
@@ -181,6 +184,36 @@ def test_one_mismatch_of_clocks_is_no_forgery_and_three_are(
     assert isinstance(judged(mismatch, honest), Measurement)
     assert judged(mismatch, mismatch, mismatch) is rejected
     assert judged(rejected) is rejected, "what is wrong otherwise is final"
+
+
+def test_a_wide_interval_on_a_busy_machine_is_no_measurement(
+    bench: tuple[EagerWorker, RunnerSession, TimedPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A good kernel once got 0.008x (0.006-0.65) while others used the cores, and kept it."""
+    eager, session, timed = bench
+    honest = measure(
+        eager, session, RELU, [timed], facts(1e12), protocol=Protocol(budget_s=0.1, wide=math.inf), environment={}
+    )
+    assert isinstance(honest, Measurement)
+
+    def times(low: float, high: float) -> Measurement:
+        return replace(honest, speedup=Interval(median=low, low=low, high=high))
+
+    def judged(share: float, *results: Measurement) -> tuple[object, int]:
+        queue = iter(results)
+        monkeypatch.setattr(protocol, "ForeignLoad", lambda pids: SimpleNamespace(share=lambda: share))
+        monkeypatch.setattr(protocol, "_measure_once", lambda *a, **k: next(queue))
+        quick = Protocol(quiet_timeout_s=0.0)
+        return measure(eager, session, RELU, [timed], facts(1e12), protocol=quick, environment={}), len(list(queue))
+
+    wide, narrow = times(0.006, 0.65), times(0.5, 0.6)
+    with pytest.raises(HarnessError, match="too busy"):
+        judged(0.9, wide, wide, wide)
+    kept, left = judged(0.9, wide, narrow, narrow)
+    assert isinstance(kept, Measurement) and left == 1
+    kept, left = judged(0.1, wide, narrow)
+    assert isinstance(kept, Measurement) and kept.speedup == wide.speedup and left == 1, "others had no part in it"
+    assert judged(0.9, narrow, narrow)[1] == 1, "surely slow: no second look"
 
 
 def test_a_disturbed_first_block_does_not_keep_the_others_short() -> None:

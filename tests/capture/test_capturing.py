@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import kernelforge
 from kernelforge import capturing
 from kernelforge.benchmark.clock import ForeignLoad
-from kernelforge.errors import ModelError
+from kernelforge.errors import ModelError, UsageError
 from kernelforge.report.rows import CaptureReport
 from kernelforge.report.tables import capture_grid
 from kernelforge.store.project import Project
@@ -47,6 +47,28 @@ def test_one_tensor_goes_with_keyword_arguments(tmp_path: Path) -> None:
     report = capture(tmp_path / "m.kforge", softmax, torch.ones(3, 5), {"dim": 0})
     (card,) = Project.open(Path(report.project)).cards()
     assert dict(card.variants[0].variant.arguments)["dim"] in {0, -2}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("tiny.py", "not the name 'tiny.py'\n  hint: load the model first, .*: kforge capture tiny.py"),
+        (3, "a callable is wanted, not a int"),
+    ],
+)
+def test_what_is_no_callable_is_refused(tmp_path: Path, model: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        capture(tmp_path / "m.kforge", model, torch.ones(3, 5))
+    with pytest.raises(UsageError, match=words):
+        kernelforge.optimize(model, torch.ones(3, 5))
+
+
+def test_an_existing_project_is_replaced_in_the_words_of_python(tmp_path: Path) -> None:
+    capture(tmp_path / "m.kforge", softmax, torch.ones(3, 5))
+    with pytest.raises(UsageError, match="there is already a project") as caught:
+        capture(tmp_path / "m.kforge", softmax, torch.ones(3, 5))
+    assert "give overwrite=True to replace" in caught.value.hint and "--" not in caught.value.hint
+    kernelforge.capture(softmax, torch.ones(3, 5), project=tmp_path / "m.kforge", overwrite=True)
 
 
 def test_a_capture_that_records_nothing_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -118,6 +120,24 @@ def test_nothing_is_downloaded() -> None:
             load_model(text, ModelOptions())
 
 
+@pytest.mark.parametrize("random_weights", [False, True])
+def test_an_unknown_model_is_told_before_its_weights(monkeypatch: pytest.MonkeyPatch, random_weights: bool) -> None:
+    """A list of all models helps nobody."""
+    options = ModelOptions(random_weights=random_weights)
+    known = ModuleType("torchvision.models")
+    known.list_models = lambda: ["resnet18", "resnet101", "vgg11"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.models", known)
+    with pytest.raises(ModelError, match="no model 'resnet19'\n  hint: did you mean resnet18"):
+        load_model("torchvision:resnet19", options)
+    if importlib.util.find_spec("transformers") is not None:
+        with pytest.raises(ModelError, match="no model type 'qwen33'\n  hint: did you mean") as raised:
+            load_model("transformers:qwen33", options)
+        assert len(str(raised.value)) < 200
+    with pytest.raises(ModelError, match=r"none/config\.json does not exist"):
+        load_model("transformers:none/config.json", options)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed")
 def test_torchvision_missing_says_what_to_install() -> None:
     with pytest.raises(EnvironmentMissing, match=r"kernelforge\[torchvision\]"):
@@ -140,5 +160,5 @@ def test_a_small_transformers_model_is_captured() -> None:
 
 def test_an_unknown_transformers_model() -> None:
     pytest.importorskip("transformers")
-    with pytest.raises(ModelError, match="cannot build"):
+    with pytest.raises(ModelError, match="has no model type 'no_such_model'"):
         load_model("transformers:no_such_model", ModelOptions(random_weights=True))

@@ -77,6 +77,32 @@ def test_project_or_package_that_does_not_exist(kforge: Any, command: tuple[str,
     assert "hint: " in ran.stderr
 
 
+def test_a_project_is_no_package(kforge: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.kforge").mkdir()
+    (tmp_path / "x.kforge" / "nodes.db").touch()
+    ran = kforge("cast", "inspect", "x.kforge")
+    assert ran.code == 3
+    assert ran.stderr.splitlines()[:2] == [
+        "error: x.kforge is a project, not a package", "hint: export it first: kforge export x.kforge -o x.cast",
+    ]  # fmt: skip
+    (tmp_path / "folder").mkdir()
+    assert "folder is a folder, not a package" in kforge("cast", "verify", "folder").stderr
+
+
+def test_a_model_s_file_without_its_ending_is_suggested(kforge: Any, tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(RAISES)
+    ran = kforge("capture", "tiny")
+    assert ran.code == 3
+    assert "hint: did you mean tiny.py?" in ran.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--random-weights",)], ids=["trained", "random"])
+def test_a_configuration_that_does_not_exist_comes_first(kforge: Any, options: tuple[str, ...]) -> None:
+    ran = kforge("capture", "transformers:none.json", *options)
+    assert ran.code == 3
+    assert ran.stderr.startswith("error: configuration file none.json does not exist\n")
+
+
 def test_a_file_that_is_no_package(kforge: Any, tmp_path: Path) -> None:
     (tmp_path / "x.cast").write_bytes(b"PK\x03\x04 not really")
     assert kforge("cast", "verify", "x.cast").code == 3

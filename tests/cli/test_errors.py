@@ -186,6 +186,40 @@ def test_no_project_here_is_a_usage_error(kforge: Any, monkeypatch: pytest.Monke
     assert "which project?" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "typed"),
+    [
+        (("op", "show", "abcd"), "-p NAME.kforge"), (("tree", "abcd"), "-p NAME.kforge"),
+        (("diff", "1"), "-p NAME.kforge"), (("log", "1"), "-p NAME.kforge"), (("audit", "1"), "-p NAME.kforge"),
+        (("eval", "k.cpp", "-V", "abcd"), "-p NAME.kforge"), (("runs", "attach"), "-p NAME.kforge"),
+        (("ops",), "NAME.kforge"), (("forge",), "NAME.kforge"), (("export",), "NAME.kforge"),
+        (("project", "pack"), "NAME.kforge"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_the_hint_names_the_project_as_the_command_takes_it(
+    kforge: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: tuple[str, ...], typed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"hint: name its folder: {typed}\n" in kforge(*command).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--policy", "foo"), "'--policy': 'foo' is not one of 'gain', 'uniform'."),
+        (("--trials", "0"), "'--trials': it must be at least 1"),
+        (("--trials", "x"), "'--trials': it must be a whole number"),
+        (("--budget-usd", "x"), "'--budget-usd': it must be a number"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_bad_option_is_told_in_plain_words(kforge: Any, options: tuple[str, ...], words: str) -> None:
+    ran = kforge("forge", "x.kforge", *options)
+    assert ran.code == 2
+    assert ran.stderr.splitlines()[-1] == f"Error: Invalid value for {words}"
+
+
 def test_the_only_project_here_is_meant(
     kforge: Any, fake_verbs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -228,6 +262,7 @@ def test_eval_of_what_is_no_kernel_by_its_name_is_a_usage_error(kforge: Any, fak
     fake_verbs(evaluate_file=raiser(AssertionError("must not be reached")))
     ran = kforge("eval", file, "-p", "x.kforge", "-V", "gelu")
     assert (ran.code, ran.stdout) == (2, "")
+    assert f"{file} does not exist, and is no kernel source" in ran.stderr
     assert ".cpp, .cc, .cxx or .cu" in ran.stderr
 
 

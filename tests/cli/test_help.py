@@ -16,7 +16,8 @@ from kernelforge.cli.main import make_app
 COMMANDS = [
     ("run",), ("demo",), ("capture",), ("ops",), ("op", "show"), ("forge",), ("eval",), ("audit",), ("export",),
     ("cast", "inspect"), ("cast", "verify"), ("library", "ls"), ("library", "show"), ("library", "rm"),
-    ("library", "path"), ("doctor",), ("version",),
+    ("library", "path"), ("runs", "ls"), ("runs", "attach"), ("runs", "pause"), ("runs", "resume"), ("runs", "stop"),
+    ("runs", "cancel"), ("doctor",), ("version",),
 ]  # fmt: skip
 RUN = "import sys; from kernelforge.cli.main import main; sys.argv = ['kforge', *{args!r}]; main()"
 REPOSITORY = Path(__file__).parents[2]

@@ -52,7 +52,7 @@ def test_ls_lists_each_kernel_and_says_if_the_library_is_off(
     library.keep([relu, exp])
     lines = kforge("library", "ls").stdout.splitlines()
     assert lines[0].split() == [
-        "kernel", "variant", "speed-up", "95%", "interval", "device", "certified", "made", "for", "how",
+        "kernel", "variant", "dispatch", "95%", "interval", "device", "certified", "made", "for", "how",
     ]  # fmt: skip
     assert lines[2].split()[:3] == [exp.id[:8], exp.variant.label, "3.00x"]
     assert lines[3].split()[3:] == ["1.80-2.20", "x86-64-v3", "2001-09-09", "Tiny", "8", "threads"]

@@ -95,7 +95,15 @@ def test_without_facts_of_the_machine_the_floor_is_unknown(
     monkeypatch.setattr("kernelforge.planning.known_facts", lambda *_, **__: None)
     text = kforge("forge", str(project), "--plan", "--trials", "1").stdout
     assert text.splitlines()[2].split()[-4:] == ["unknown", "unknown", "1", "+1"]
-    assert "floors that are unknown, 100.0% of the time, count as 0" in text
+    assert "now       1.00x with the best kernels so far" in text
+    assert "estimate  unknown after 1 more trial" in text
+    assert "bound     unknown if all that this search can work on reached its floor" in text
+    assert "          unknown if every variant that may be forged did" in text
+    assert f"no floor is known for {RELU.variant.label}, {LINEAR.variant.label}: 100.0% of the captured time" in text
+    assert "memory has not been measured yet: any `kforge forge` does so first, also with --trials 1" in text
+    document = json.loads(kforge("forge", str(project), "--plan", "--trials", "1", "--json").stdout)
+    assert document["speedup"] == {"now": 1.0, "estimate": None, "bound": None, "bound_all": None}
+    assert document["missing_floors"] == [RELU.variant.label, LINEAR.variant.label]
 
 
 def test_a_narrow_terminal_has_the_reasons_under_the_lines() -> None:
@@ -125,5 +133,8 @@ def test_budgets_and_policy_reach_the_search(kforge: Any, fake_verbs: Any) -> No
     ran = kforge("forge", "x.kforge", *words)
     assert asked["budget"] == Budget(tokens=20_000, usd=1.25)
     assert asked["policy"] == "uniform"
-    assert "12 trials in 40s, 12,300 tokens, $1.20; ended by: usd" in ran.stderr
+    assert (
+        "12 trials in 40s, 12,300 tokens, $1.20; ended by: --budget-usd is spent (the next proposal would not fit)"
+        in ran.stderr
+    )
     assert f"resume: kforge forge x.kforge {' '.join(words)}" in ran.stderr

@@ -53,6 +53,17 @@ def test_trials_are_counted_in_the_right_number(done: int, expected: int, words:
     assert progress.status() == words
 
 
+def test_what_happened_before_counts_and_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(Output())
+    progress.past("a note")
+    progress.past(SearchProgress(done=3, expected=40, eta_s=80))
+    progress.past(TrialFinished(variant="softmax-11112222", node=failed_node(), best_speedup=2.5))
+    assert capsys.readouterr() == ("", "")
+    assert progress.status().startswith("[4/40] trials") and "best 2.50x" in progress.status()
+    progress("another")
+    assert capsys.readouterr().err == "another\n"
+
+
 def test_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(Output(quiet=True)) as progress:
         feed(progress)

@@ -314,6 +314,38 @@ def test_run_shows_the_whole_model(kforge: Any, fake_verbs: Any) -> None:
     assert ran.stderr.strip().endswith("next: kforge cast inspect m.cast")
 
 
+def test_run_that_wins_nothing_says_so_and_compares_nothing(kforge: Any, fake_verbs: Any) -> None:
+    noise = replace(WHOLE, hits=0, misses=0, speedup=Interval(median=0.97, low=0.95, high=0.99))
+    report = RunReport(rows=(), whole_model=noise, package="", project="m.kforge")
+    fake_verbs(run_source=giver(report))
+    text = kforge("run", "m.py").stdout
+    assert "no kernel is in use, so there is nothing to compare" in text
+    assert "slower than eager" not in text and "0.97x" not in text
+    assert text.endswith("package  no package was written\n")
+    fake_verbs(run_source=giver(replace(report, unused="m.cast")))
+    assert "m.cast: its kernels made the whole model slower, so all of them are off" in kforge("run", "m.py").stdout
+    fake_verbs(run_source=giver(replace(report, whole_model=WHOLE, package="m.cast")))
+    assert "\npackage " not in kforge("run", "m.py").stdout
+
+
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [
+        ("seconds", "--max-time is spent (the next trial would not fit)"), ("trials", "--trials is spent"),
+        ("tokens", "--budget-tokens is spent (the next proposal would not fit)"),
+        ("exhausted", "no variant is left to try"), ("stopped", "stopped"),
+    ],
+)  # fmt: skip
+def test_why_a_search_ended_is_told_in_the_words_of_the_options(
+    kforge: Any, fake_verbs: Any, stopped: str, words: str
+) -> None:
+    report = ForgeReport(rows=(ROW,), trials=2, seconds=4.0, stopped=stopped, busy_s={"judge": 2.0})
+    fake_verbs(forge_project=giver(report))
+    ran = kforge("forge", "x.kforge")
+    assert ran.stderr.splitlines()[:2] == [f"2 trials in 4.0s; ended by: {words}", "busy: judge 50%"]
+    assert json.loads(kforge("forge", "x.kforge", "--json").stdout)["stopped"] == stopped
+
+
 def test_demo_json_has_the_promised_keys(kforge: Any, fake_verbs: Any) -> None:
     report = DemoReport(rows={"resnet50": (ROW,)}, whole_model={"resnet50": WHOLE}, seconds=200, peak_rss_bytes=2**31)
     fake_verbs(demo=giver(report))

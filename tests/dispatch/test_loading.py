@@ -49,6 +49,12 @@ def test_explain_says_which_entry_or_why_none(make: Callable[..., LoadedPackage]
         package.explain("no_such_operator", x)
 
 
+def test_explain_of_missing_arguments_names_the_function(make: Callable[..., LoadedPackage]) -> None:
+    refused = make().explain("exp")
+    assert isinstance(refused, Refused)
+    assert refused.detail.endswith(": exp() missing 1 required positional argument: 'input'")
+
+
 def test_what_a_package_tells_is_readable(make: Callable[..., LoadedPackage], x: torch.Tensor) -> None:
     package = make()
     (state,) = [s for s in package.states if s.entry.variant.operator == "softmax"]

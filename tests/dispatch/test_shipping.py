@@ -15,6 +15,7 @@ from kernelforge.benchmark.types import Interval
 from kernelforge.capture.models import LoadedModel
 from kernelforge.dispatch.loading import LoadedPackage, load
 from kernelforge.report.rows import WholeModel
+from kernelforge.whole_model import measure_whole_model
 
 FASTER, EQUAL = Interval(median=1.1, low=1.05, high=1.2), Interval(median=0.99, low=0.97, high=1.01)
 SLOWER = Interval(median=0.95, low=0.93, high=0.97)
@@ -63,11 +64,17 @@ def test_what_the_model_never_reached_goes_first(ship: Callable[..., Any]) -> No
     assert states(path)["softmax"] == ""
     assert "the whole model was slower with it: 0.950x [0.930, 0.970]" in states(path)["add"]
     assert len(shipped.decisions) == 1
-    assert shipped.package is not None
+    assert shipped.package is not None and shipped.unused == ""
 
 
 def test_nothing_is_shipped_that_makes_the_model_slower(ship: Callable[..., Any]) -> None:
     shipped, path = ship(SLOWER, SLOWER, EQUAL)
     assert all("slower" in reason for reason in states(path).values())
     assert len(shipped.decisions) == 2
-    assert shipped.package is None
+    assert (shipped.package, shipped.unused) == (None, str(path))
+
+
+def test_the_pairs_of_the_whole_model_are_counted(x: torch.Tensor) -> None:
+    loaded = LoadedModel(name="model", model=F.softmax, calls=(lambda: F.softmax(x, 1),))
+    whole = measure_whole_model(loaded, None, device="cpu", budget_s=0.0)
+    assert (whole.pairs, whole.hits, whole.misses) == (5, 0, 0)

@@ -196,8 +196,8 @@ library, template, number = Library(Path(sys.argv[1])), from_bytes(Path(sys.argv
 for i in range(25):
     speedup = 1.0 + i + number / 10
     interval = Interval(median=speedup, low=speedup, high=speedup)
-    own = replace(template, source=f"int x{number}_{i};", speedup=interval)
-    shared = replace(template, source="int shared;", speedup=replace(interval, median=100.0), model=f"m{number}")
+    own = replace(template, source=f"int x{number}_{i};", speedup=interval, dispatch=interval)
+    shared = replace(template, source="int shared;", dispatch=replace(interval, median=100.0), model=f"m{number}")
     assert library.keep([own, shared]) == 2
     assert library.of(template.variant)
 """
@@ -214,6 +214,6 @@ def test_writers_at_once_lose_nothing_that_should_stay(library: Library, make_ke
     for writer in writers:
         _, errors = writer.communicate(timeout=120)
         assert (writer.returncode, errors) == (0, "")
-    kept = [(k.source, k.speedup.median) for k in library.kernels()]
+    kept = [(k.source, k.dispatch.median) for k in library.kernels()]
     assert kept == [("int shared;", 100.0), ("int x3_24;", 25.3), ("int x2_24;", 25.2)]
     assert len(list(library.folder.iterdir())) == BEST

@@ -83,6 +83,9 @@ class FakeProject:
     def binary(self, _digest: str) -> Path:
         return self.folder / "kernel.so"
 
+    def nodes(self, _variant: str) -> tuple[()]:
+        return ()
+
     def record_decisions(self, decisions: object, nodes: object) -> None:
         """Nobody reads them."""
 
@@ -101,8 +104,14 @@ def run_export(
         node = node_of(id=f"{1:064d}", number=1, parent="", trial=trial)
         return Choice(record=VariantRecord(variant=variant, points=points, share=share), node=node, reason="fastest")
 
-    def run(timings: Mapping[str, Timing], settings: Settings = NO_LIBRARY) -> tuple[exporting.Exported, list[str]]:
+    def run(
+        timings: Mapping[str, Timing], settings: Settings = NO_LIBRARY, untried: Sequence[str] = ()
+    ) -> tuple[exporting.Exported, list[str]]:
         choices = tuple(choice(operator, 0.5 - 0.1 * i) for i, operator in enumerate(timings))
+        relu = choice("relu", 0.1)
+        for operator in untried:
+            record = replace(relu.record, variant=replace(relu.record.variant, operator=operator))
+            choices += (replace(relu, record=record, node=None, reason="not tried"),)
 
         def time_all(_package: Path, records: Sequence[VariantRecord], *_: object, **__: object) -> list[Timing]:
             found = [(timings[r.variant.operator], bool(r.variant.min_elements)) for r in records]
@@ -120,6 +129,13 @@ def run_export(
         return exported, said
 
     return run
+
+
+def test_what_no_template_makes_is_told_as_in_the_operator_table(
+    run_export: Callable[..., tuple[exporting.Exported, list[str]]],
+) -> None:
+    exported, _ = run_export({}, untried=("linear", "relu"))
+    assert [why for _, why in exported.report.skipped] == ["no template makes linear", "not tried"]
 
 
 def test_certificates_are_counted_and_the_rest_is_estimated(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.audit.types import AuditKind, AuditLabel
+from kernelforge.benchmark.clock import BUSY_SHARE
 from kernelforge.benchmark.protocol import Protocol
 from kernelforge.benchmark.types import Interval, Measurement
 from kernelforge.build.abi import prelude
@@ -19,7 +20,7 @@ from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.generate.types import Candidate
 from kernelforge.operators import get_operator
 from kernelforge.report.evaluation import eval_report
-from kernelforge.report.nodes import BUSY_SHARE, trial_row
+from kernelforge.report.nodes import trial_row
 from kernelforge.report.operators import project_rows, variant_report
 from kernelforge.report.rows import OperatorRow, used_decision
 from kernelforge.search.types import Node

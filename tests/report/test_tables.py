@@ -209,6 +209,28 @@ def test_whole_model_says_what_it_does_not_show() -> None:
     assert "15500 calls dispatched, 10053 left to eager" in text
 
 
+def test_a_speed_up_that_the_times_do_not_give_is_explained() -> None:
+    text = " ".join(grid_text(whole_model_grid([replace(WHOLE, eager_ms=1000, fast_ms=800, pairs=37)])).split())
+    assert "speed-up: median of 37 pairs" in text, "1.25 is not 1.01"
+    assert "median of" not in grid_text(whole_model_grid([replace(WHOLE, pairs=37)]))
+
+
+def test_without_a_dispatched_call_nothing_is_compared() -> None:
+    text = grid_text(whole_model_grid([replace(WHOLE, hits=0, misses=3)]))
+    assert "none of 3 calls was dispatched, so there is nothing to compare" in text
+    assert "x" not in text.splitlines()[2].replace("qwen3_small", "")
+
+
+def test_the_speed_ups_of_a_package_are_called_as_in_the_operator_table() -> None:
+    entry = EntryRow(
+        variant="0a" * 32, label="relu-0a0a0a0a", operator="relu", describe="", backend="cpp", target="x86-64",
+        speedup=Interval(median=2.0, low=1.9, high=2.1),
+    )  # fmt: skip
+    report = PackageReport(path="m.cast", model="m", device="cpu", format=1, size_bytes=9, entries=(entry,))
+    text = "\n".join(map(grid_text, package_grids(report)))
+    assert "dispatch  95% interval" in text and "speed-up  95%" not in text
+
+
 def test_a_wrong_output_is_said_in_words() -> None:
     wrong = WholeModel(
         name="m", speedup=Interval(median=0.9, low=0.8, high=0.95), eager_ms=1, fast_ms=1.1, output_max_abs=0.5,
@@ -244,11 +266,20 @@ def test_an_empty_table_is_no_error() -> None:
         ("eager: through dispatch slower than eager: 0.90x [0.85, 0.95] (others used 40% of the CPUs)", 0,
          Interval(median=0.9, low=0.85, high=0.95)),
         ("eager: slower than eager: 0.90x [0.85, 0.95]", 0, None),
+        ("use: through dispatch 17.72x [17.01, 18.26]", 0, Interval(median=17.72, low=17.01, high=18.26)),
+        ("eager: through dispatch slower than eager: 0.003x [<0.001, 0.004]", 0,
+         Interval(median=0.003, low=0.001, high=0.004)),
         ("eager: the whole model was slower with it: 0.990x [0.985, 0.995]", 0, None),
     ],
 )  # fmt: skip
 def test_a_decision_tells_what_it_was_based_on(decision: str, least: int, dispatch: Interval | None) -> None:
     assert (least_elements_of(decision), dispatch_of(decision)) == (least, dispatch)
+
+
+def test_a_decision_has_the_digits_of_the_table() -> None:
+    dispatch = Interval(median=17.718, low=0.0031, high=140.2)
+    assert used_decision(dispatch) == "use: through dispatch 17.7x [0.003, 140]"
+    assert dispatch_of(used_decision(dispatch)) == Interval(median=17.7, low=0.003, high=140)
 
 
 def test_json_holds_no_nan() -> None:

@@ -41,6 +41,11 @@ def test_every_trial_stands_below_the_one_that_it_revises(
     assert len(report.to_json()["nodes"]) == 5  # type: ignore[arg-type]
 
 
+def test_a_variant_without_trials_says_so(make_record: Callable[..., VariantRecord], nodes: list[Node]) -> None:
+    assert grid_text(tree_grid(tree_report(make_record(), []))).splitlines()[-1] == "no trials yet"
+    assert "no trials yet" not in grid_text(tree_grid(tree_report(make_record(), nodes)))
+
+
 def test_a_node_whose_parent_is_not_there_is_a_root(
     make_record: Callable[..., VariantRecord], nodes: list[Node]
 ) -> None:

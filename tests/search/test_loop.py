@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -248,7 +249,8 @@ def test_a_binary_that_was_judged_is_not_judged_again(
     assert [source for _, source in seen.judged] == ["k_ 0", "k_ 2"]
     alias = store.stored[1].outcome
     assert isinstance(alias, Scored) and alias.artifact.digest == "binary of k_ 1"
-    assert alias.measurement == same.measurement
+    assert alias.measurement.points == same.measurement.points
+    assert alias.measurement.environment == {**same.measurement.environment, "measured_as": "trial 1"}
 
 
 def test_a_source_that_differs_in_comments_alone_is_a_repetition(bench: Bench, store: MemoryStore) -> None:
@@ -389,3 +391,162 @@ def test_fault_of_the_harness_ends_the_search(bench: Bench, store: MemoryStore, 
         bench.run(trials=50)
     assert len(store.stored) == 2
     assert not [t for t in threading.enumerate() if t.name.startswith("kforge-build")]
+
+
+def test_a_slow_proposer_does_not_hold_up_the_judge(bench: Bench, make_scored: MakeScored) -> None:
+    """The first proposals come at once; the next one only when a trial has been judged meanwhile."""
+    judged = threading.Event()
+
+    class Slow(CountingGenerator):
+        def propose(self, request: Request) -> Candidate | Exhausted:
+            if len(self.requests) >= 2:
+                assert judged.wait(10.0), "judging goes on beside a proposal"
+            return super().propose(request)
+
+    def verdict(candidate: Candidate) -> Outcome:
+        judged.set()
+        return make_scored(1.5)
+
+    bench.generator, bench.judge = Slow(), FakeJudge(verdict)
+    bench.options = SearchOptions(propose_threads=1, policy=Policy(patience=None))
+    summary = bench.run(trials=6)
+    assert (summary.trials, summary.stopped) == (6, "trials")
+
+
+def test_while_the_judge_waits_for_a_build_idle_threads_begin_another(bench: Bench) -> None:
+    together, begun = threading.Barrier(2, timeout=10.0), count()
+
+    class Slow(FakeBackend):
+        def build(self, candidate: Candidate, variant: Variant, *, timeout_s: float = 120.0) -> Artifact | BuildFailure:
+            if next(begun) < 2:
+                together.wait()
+            return super().build(candidate, variant)
+
+    bench.backend = Slow()
+    bench.options = SearchOptions(prefetch=1, build_threads=2)
+    assert bench.run(trials=4).trials == 4
+
+
+def test_proposals_and_builds_in_threads_lose_and_double_nothing(bench: Bench, store: MemoryStore) -> None:
+    bench.generator = CountingGenerator(limit=20)
+    bench.options = SearchOptions(propose_threads=4, build_threads=3, prefetch=4, policy=Policy(patience=None))
+    summary = bench.run()
+    assert (summary.stopped, summary.trials) == ("exhausted", 40)
+    for record in bench.records[:2]:
+        assert sorted(_sources(store, record)) == sorted(f"k_ {i}" for i in range(20))
+    assert not [o for o in store.orders() if o.state != "waiting"]
+    last = {(e.variant, e.trial): e.phase for e in bench.events if isinstance(e, PhaseChanged)}
+    assert set(last.values()) == {"done"}
+
+
+def test_the_trial_budget_counts_proposals_under_way(bench: Bench, store: MemoryStore) -> None:
+    bench.options = SearchOptions(propose_threads=8, prefetch=8, policy=Policy(patience=None))
+    assert bench.run(trials=5).trials == len(store.stored) == 5
+    assert not store.orders()
+
+
+def test_events_of_other_threads_arrive_in_the_calling_one(bench: Bench) -> None:
+    threads = set()
+
+    class Heard(list[Event]):
+        def append(self, event: Event) -> None:
+            threads.add(threading.get_ident())
+            super().append(event)
+
+    bench.events = Heard()
+    bench.options = SearchOptions(propose_threads=2)
+    bench.run(trials=4)
+    assert threads == {threading.get_ident()} and len(bench.events) > 8
+
+
+def test_a_failed_proposal_in_a_thread_ends_the_search_and_its_order_says_why(bench: Bench, store: MemoryStore) -> None:
+    class Broken(CountingGenerator):
+        def propose(self, request: Request) -> Candidate | Exhausted:
+            raise HarnessError("the provider answered 500")
+
+    bench.generator = Broken()
+    bench.options = SearchOptions(propose_threads=2)
+    with pytest.raises(HarnessError, match="answered 500"):
+        bench.run(trials=5)
+    assert all(o.state == "failed" and "answered 500" in o.detail for o in store.orders(closed=True))
+
+
+def test_what_was_proposed_when_the_search_was_stopped_waits_for_the_next(bench: Bench, store: MemoryStore) -> None:
+    stop, begun = threading.Event(), threading.Event()
+
+    class Slow(CountingGenerator):
+        def propose(self, request: Request) -> Candidate | Exhausted:
+            begun.set()
+            assert stop.wait(10.0)
+            return super().propose(request)
+
+    def should_stop() -> bool:
+        if begun.is_set():
+            stop.set()
+        return stop.is_set()
+
+    bench.generator, bench.records = Slow(), bench.records[:1]
+    bench.options = SearchOptions(propose_threads=1)
+    summary = bench.run(should_stop=should_stop)
+    assert (summary.trials, summary.stopped, [o.state for o in store.orders()]) == (0, "stopped", ["delivered"])
+    bench.generator = CountingGenerator()
+    bench.options = SearchOptions()
+    assert bench.run(trials=1).trials == 1 and bench.generator.requests == []
+
+
+def test_one_idea_of_two_proposers_is_one_trial(bench: Bench, store: MemoryStore, make_scored: MakeScored) -> None:
+    """Another process delivers the same text while this one thinks: that is no repetition, and ideas are left."""
+    bench.records = bench.records[:1]
+    variant = bench.records[0].variant
+    twin = Candidate(variant_id=variant.id, source="k_ 0", backend="cpp", generator="counting")
+    told: list[bool] = []
+
+    class Late(CountingGenerator):
+        def propose(self, request: Request) -> Candidate | Exhausted:
+            if not told:
+                told.append(True)
+                store.append(Trial(candidate=twin, outcome=make_scored(1.2), started=0.0, seconds=1.0))
+            return super().propose(request)
+
+    bench.generator = Late()
+    summary = bench.run(trials=3)
+    assert summary.trials == 3 and not summary.parked
+    assert _sources(store, bench.records[0]) == [f"k_ {i}" for i in range(4)]
+
+
+def test_a_trial_whose_lease_another_took_is_left_alone(bench: Bench, store: MemoryStore) -> None:
+    bench.records = bench.records[:1]
+
+    def steal(event: Event) -> None:
+        bench.events.append(event)
+        if isinstance(event, TrialFinished) and event.node.number == 1:
+            for order in store.orders():
+                store.kept[order.id] = replace(order, owner="another", expires=float("inf"))
+
+    run_search(
+        store, bench.generator, bench.backend, bench.judge, Budget(trials=3), variants=bench.records,
+        prelude=lambda _: "", on_event=steal, should_stop=lambda: False, options=bench.options,
+    )  # fmt: skip
+    assert [o.owner for o in store.orders()] == ["another"]
+    assert len(set(_sources(store, bench.records[0]))) == 3
+
+
+def test_a_pause_lets_nothing_begin_and_costs_no_time(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:
+    asked: list[list[str]] = []
+
+    def should_pause() -> bool:
+        if len(store.stored) != 2 or len(asked) >= 3:
+            return False
+        asked.append([o.state for o in store.orders()])
+        judge.clock.now += 1000.0
+        return True
+
+    bench.options = replace(bench.options, should_pause=should_pause)
+    summary = bench.run(seconds=45.0)
+    assert (summary.trials, summary.seconds) == (4, 40.0)
+    assert asked[1:] == [["delivered"]] * 2, "what was prepared is anyone's meanwhile"
+
+
+def test_how_busy_the_lanes_were(bench: Bench, judge: FakeJudge) -> None:
+    summary = bench.run(trials=3)
+    assert summary.busy_s == {"propose": 0.0, "build": 0.0, "judge": 30.0}

@@ -102,17 +102,17 @@ def test_floor_from_bytes_and_bandwidth(make_record: MakeRecord) -> None:
 
 
 def test_plan_by_hand(make_record: MakeRecord, make_node: MakeNode, make_scored: MakeScored) -> None:
-    """relu: 2x, floor at 0.1. add: never tried, floor unknown. matmul: no template. view: not forgeable. mul: another.
+    """relu: 2x, floor at 0.1. add: never tried, floor at 0.3. matmul: no template. view: not forgeable. mul: another.
 
     Captured 80%. Fractions of the captured time: now 0.4 x 0.5 + 0.6 = 0.8; at the floors of relu and add
-    0.4 x 0.1 + 0.1 x 0 + 0.5 = 0.54, with matmul's floor at 0.2 beside them 0.04 + 0.04 + 0.3 = 0.38.
+    0.4 x 0.1 + 0.1 x 0.3 + 0.5 = 0.57, with matmul's floor at 0.2 beside them 0.07 + 0.04 + 0.3 = 0.41.
     """
     relu, add, matmul = make_record("relu", 0.4), make_record("add", 0.1), make_record("matmul", 0.2)
     view, other = make_record("view", 0.1, forgeable="returns a view"), make_record("mul", 0.2)
     nodes = {relu.variant.id: [make_node(1, make_scored(2.0, floor_us=1.0))]}
     plan = plan_search(
         [relu, add, matmul, view], lambda r: nodes.get(r.variant.id, []), Budget(trials=5), POLICY,
-        generator="template", others=[other], prior_floors={matmul.variant.id: 0.2},
+        generator="template", others=[other], prior_floors={matmul.variant.id: 0.2, add.variant.id: 0.3},
         exhausted={matmul.variant.id: "no template family makes matmul"}, coverage=0.8,
     )  # fmt: skip
     rows = {v.record.variant.operator: v for v in plan.variants}
@@ -122,16 +122,35 @@ def test_plan_by_hand(make_record: MakeRecord, make_node: MakeNode, make_scored:
         "relu": "", "add": "", "matmul": "no template family makes matmul", "view": "returns a view",
     }  # fmt: skip
     assert (rows["relu"].eager_us, rows["relu"].best_us, rows["relu"].floor_us) == (10.0, 5.0, 1.0)
-    assert (rows["add"].eager_us, rows["add"].best_us, rows["add"].floor_us) == (10.0, None, None)
+    assert (rows["add"].eager_us, rows["add"].best_us, rows["add"].floor_us) == (10.0, None, 3.0)
     assert rows["matmul"].floor_us == pytest.approx(2.0)
     assert plan.now == pytest.approx(1 / (0.2 + 0.8 * 0.8))
-    # relu: 0.5 - 0.5 x 0.4 x 2/3 = 0.3667; add: 1 - 0.5 x 1 x 3/4 = 0.625; the rest 0.5.
-    left = 0.4 * (0.5 - 0.4 / 3) + 0.1 * 0.625 + 0.5
+    # relu: 0.5 - 0.5 x 0.4 x 2/3 = 0.3667; add: 1 - 0.5 x 0.7 x 3/4 = 0.7375; the rest 0.5.
+    left = 0.4 * (0.5 - 0.4 / 3) + 0.1 * 0.7375 + 0.5
     assert plan.estimate == pytest.approx(1 / (0.2 + 0.8 * left))
-    assert plan.bound == pytest.approx(1 / (0.2 + 0.8 * 0.54))
-    assert plan.bound_all == pytest.approx(1 / (0.2 + 0.8 * 0.38))
-    assert plan.unknown_floors == pytest.approx(0.1)
-    assert plan.now <= plan.estimate <= plan.bound <= plan.bound_all
+    assert plan.bound == pytest.approx(1 / (0.2 + 0.8 * 0.57))
+    assert plan.bound_all == pytest.approx(1 / (0.2 + 0.8 * 0.41))
+    assert plan.unknown_floors == 0.0
+
+
+def test_a_number_that_an_unknown_floor_enters_is_unknown(make_record: MakeRecord) -> None:
+    """Of matmul, which the search cannot work on, only the bound of all that may be forged knows."""
+    relu, matmul = make_record("relu", 0.4), make_record("matmul", 0.6)
+    exhausted = {matmul.variant.id: "no template family makes matmul"}
+
+    def plan(**floors: float) -> tuple[object, ...]:
+        known = {r.variant.id: floors[r.variant.operator] for r in (relu, matmul) if r.variant.operator in floors}
+        made = plan_search(
+            [relu, matmul], lambda _: (), Budget(trials=1), POLICY, generator="template", prior_floors=known,
+            exhausted=exhausted,
+        )  # fmt: skip
+        assert made.now == 1.0
+        return made.estimate, made.bound, made.bound_all, made.unknown_floors
+
+    assert plan() == (None, None, None, pytest.approx(1.0))
+    # One trial has the chance 1/2, and progress wins half of the headroom of 0.5.
+    assert plan(relu=0.5) == (pytest.approx(1 / 0.95), pytest.approx(1 / 0.8), None, pytest.approx(0.6))
+    assert plan(matmul=0.5) == (None, None, None, pytest.approx(0.4))
 
 
 def test_failures_of_the_judge_before_the_search_do_not_park(make_record: MakeRecord, make_node: MakeNode) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +19,7 @@ from kernelforge.generate.types import Candidate, Exhausted
 from kernelforge.search.orders import Order
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies.best_first import BestFirst
-from kernelforge.search.study import Study, is_gone, owner_of_this_process
+from kernelforge.search.study import Study, is_gone, owner_of, owner_of_this_process
 from kernelforge.verify.types import Rejected, RejectReason
 
 WRONG = Rejected(reason=RejectReason.WRONG_VALUE, case="c", detail="out[0]", worst_abs=1.0)
@@ -198,3 +201,88 @@ def test_orders_of_other_variants_stay(setting: Setting) -> None:
     setting.study().enqueue(setting.candidate("other", record=1))
     narrow = replace(setting, records=setting.records[:1]).study()
     assert narrow.claim() is None and isinstance(setting.study().claim(), Order)
+
+
+def test_of_two_with_the_same_idea_the_first_is_taken_and_the_other_loses(setting: Setting) -> None:
+    one, two = setting.study("one"), setting.study("two")
+    (a,), (b,) = one.ask(), one.ask()
+    (late,) = two.ask()
+    b, late = (replace(o, variant_id=a.variant_id) for o in (b, late))
+    taken = one.deliver(a, setting.candidate("same"), claim=True)
+    assert taken is not None and (taken.state, taken.owner) == ("judging", "one")
+    assert two.deliver(late, setting.candidate("/* the */ same"), claim=True) is None
+    lost = setting.store.order(late.id)
+    assert (lost.state, lost.detail) == ("failed", "another proposer was first with this text")
+    one.record(taken, Trial(candidate=setting.candidate("same"), outcome=WRONG, started=1.0, seconds=1.0))
+    assert two.deliver(b, setting.candidate("same"), claim=False) is None, "it is a node by now"
+    waiting = one.deliver(b, setting.candidate("other"), claim=False)
+    assert waiting is not None and (waiting.state, waiting.owner) == ("delivered", "")
+
+
+def test_a_lease_is_renewed_by_its_holder_alone(setting: Setting) -> None:
+    slow, other = setting.study("slow"), setting.study("other")
+    (order,) = slow.ask()
+    slow.tell(order.id, setting.candidate("a"))
+    mine = slow.claim(lease_s=60)
+    assert mine is not None
+    setting.now += 50
+    assert slow.renew(mine, lease_s=60)
+    setting.now += 50
+    assert other.claim() is None
+    setting.now += 20
+    theirs = other.claim()
+    assert theirs is not None and not slow.renew(mine)
+    other.record(theirs, Trial(candidate=setting.candidate("a"), outcome=WRONG, started=1.0, seconds=1.0))
+    slow.release(mine)
+    assert setting.store.order(order.id).state == "done", "what another has finished is not delivered again"
+
+
+def test_trials_of_others_may_give_ideas(setting: Setting) -> None:
+    setting.records = setting.records[:1]
+    mine, other = setting.study("mine"), setting.study("other")
+    (theirs,), (order,) = other.ask(), mine.ask()
+    other.tell(theirs.id, setting.candidate("a"))
+    mine.tell(order.id, Exhausted(reason="no more schedules"))
+    assert mine.ask() == ()
+    setting.judge(other, setting.scored(1.5))
+    assert len(mine.ask()) == 1
+
+
+def test_a_process_that_ended_and_was_not_reaped_is_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = owner_of(process.pid)
+    assert not is_gone(owner)
+    process.kill()
+    deadline = time.monotonic() + 10
+    while not is_gone(owner):
+        assert time.monotonic() < deadline
+    process.communicate()
+
+
+def test_a_delivery_goes_by_what_the_order_is_now(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read before the transaction may be over: neither candidate is lost, and nothing is undone."""
+    study, other = setting.study(), setting.study("other")
+    (order,) = study.ask()
+    stale = setting.store.order(order.id)
+    other.tell(order.id, setting.candidate("a"))
+    monkeypatch.setattr(setting.store, "order", lambda order_id: stale)
+    second = study.tell(order.id, setting.candidate("b"))
+    assert second.id != order.id
+    assert study.tell(order.id, "I failed").state == "asked"  # of the order as this study read it
+    monkeypatch.undo()
+    assert {o.candidate.source for o in setting.store.orders() if o.candidate is not None} == {"a", "b"}
+    assert setting.store.order(order.id).state == "delivered"
+    setting.judge(other, setting.scored(2.0))
+    monkeypatch.setattr(setting.store, "order", lambda order_id: stale)
+    assert study.tell(order.id, setting.candidate("c")).id != order.id
+    monkeypatch.undo()
+    assert setting.store.order(order.id).state == "done"
+
+
+def test_a_source_that_is_no_text_is_refused(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    with pytest.raises(UsageError, match="surrogates not allowed at character 3"):
+        study.tell(order.id, setting.candidate("// \ud800"))
+    with pytest.raises(UsageError, match="cannot be stored"):
+        study.enqueue(setting.candidate("// \ud800"))

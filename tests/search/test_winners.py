@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from kernelforge.audit.types import AuditKind
+from kernelforge.benchmark.types import Interval
 from kernelforge.build.types import BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored
 from kernelforge.search.types import Node
-from kernelforge.search.winners import choose_winner, find_node
+from kernelforge.search.winners import choose_winner, find_node, not_faster
 
 MakeNode = Callable[..., Node]
 MakeScored = Callable[..., Scored]
@@ -34,6 +35,10 @@ def test_policy_wants_more_than_noise(
     choice = choose_winner(make_record(), [make_node(1, make_scored(1.3, low=low))])
     assert (choice.node is not None) is exported
     assert exported or "not faster beyond noise" in choice.reason
+
+
+def test_a_reason_has_the_digits_of_the_table() -> None:
+    assert not_faster(Interval(median=0.0031, low=0.0029, high=0.004)) == "slower than eager: 0.003x [0.003, 0.004]"
 
 
 def test_reasons_for_keeping_the_original(make_node: MakeNode, make_record: MakeRecord) -> None:

@@ -310,3 +310,14 @@ def test_full_disk_leaves_the_old_project(project: Project, cards: Cards) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [p.name for p in project.path.parent.iterdir()] == [project.path.name]
     assert Project.open(project.path).model == "tiny"
+
+
+def test_a_node_without_a_summary_is_seen_all_the_same(project: Project, make_trial: MakeTrial) -> None:
+    """An older kernelforge that had the project open while a newer one migrated it stores such nodes."""
+    node = project.append(make_trial(1))
+    connection = sqlite3.connect(project.path / "nodes.db")
+    connection.execute("DELETE FROM summaries")
+    connection.commit()
+    connection.close()
+    (found,) = project.nodes(node.variant_id)
+    assert found.summary == node.summary

@@ -7,10 +7,17 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import psutil
 
-from kernelforge.benchmark.machine import MachineFacts
+if TYPE_CHECKING:
+    from kernelforge.benchmark.machine import MachineFacts
+    from kernelforge.benchmark.types import Measurement
+
+BUSY_SHARE = 0.2
+"""Of the machine's CPUs: from which on others disturb a timing."""
+
 
 _GPU_FIELDS = "clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_throttle_reasons.active"
 
@@ -68,6 +75,14 @@ def wait_until_quiet(pids: Sequence[int], *, share: float, timeout_s: float) -> 
         time.sleep(0.25)
         if load.share() < share:
             return
+
+
+def was_disturbed(measurement: Measurement) -> bool:
+    """Whether others used more of the CPUs while this was timed than the judge takes for quiet."""
+    try:
+        return float(measurement.environment.get("foreign_cpu_share", "0")) > BUSY_SHARE
+    except ValueError:
+        return False
 
 
 def _busy_s() -> float:

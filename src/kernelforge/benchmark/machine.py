@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from kernelforge.benchmark.clock import BUSY_SHARE, ForeignLoad
 from kernelforge.benchmark.statistics import median
 from kernelforge.digest import digest
 from kernelforge.settings import Settings
@@ -29,7 +30,7 @@ from kernelforge.settings import Settings
 if TYPE_CHECKING:
     import torch
 
-SCHEMA = 6
+SCHEMA = 7
 _CPU_FOOTPRINTS = (1 << 18, 1 << 21, 1 << 24, 1 << 28)
 _CUDA_FOOTPRINTS = (1 << 27, 1 << 28, 1 << 31)
 _HALVES = ("float16", "bfloat16")
@@ -55,6 +56,7 @@ class MachineFacts:
     dispatch_overhead_us: float
     clock_us: float = 0.0
     flops: tuple[tuple[str, float], ...] = ()
+    foreign_cpu_share: float = 0.0
 
     def exceeds(self, other: MachineFacts) -> bool:
         """Whether this machine is clearly faster anywhere than the other was."""
@@ -74,7 +76,8 @@ class MachineFacts:
 
 
 def machine_facts(settings: Settings, *, device: str, threads: int, again: bool = False) -> MachineFacts:
-    """The facts of this machine, measured if the cache has none. Takes about a second then.
+    """The facts of this machine, measured if the cache has none, and again if others used the machine when it was
+    measured. Takes about a second then.
 
     Args:
         again: measure anew and keep the better of old and new: others may have slowed the first measurement down, and a
@@ -85,7 +88,7 @@ def machine_facts(settings: Settings, *, device: str, threads: int, again: bool 
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
         known = _read(path)
-        if known is None or again:
+        if known is None or again or known.foreign_cpu_share > BUSY_SHARE:
             measured = _measure(settings, device, name, threads)
             known = measured if known is None else _better(known, measured)
             partial = path.with_name(f".{uuid.uuid4().hex}.partial")
@@ -122,6 +125,7 @@ def _better(old: MachineFacts, new: MachineFacts) -> MachineFacts:
         cache_bytes=new.cache_bytes, dispatch_overhead_us=min(old.dispatch_overhead_us, new.dispatch_overhead_us),
         clock_us=min(old.clock_us, new.clock_us),
         flops=tuple((dtype, max(rate, old.flops_per_second(dtype))) for dtype, rate in new.flops),
+        foreign_cpu_share=min(old.foreign_cpu_share, new.foreign_cpu_share),
     )  # fmt: skip
 
 
@@ -146,6 +150,7 @@ def _read(path: Path) -> MachineFacts | None:
             device=str(data["device"]), bandwidth=tuple((int(s), float(r)) for s, r in data["bandwidth"]),
             cache_bytes=int(data["cache_bytes"]), dispatch_overhead_us=float(data["dispatch_overhead_us"]),
             clock_us=float(data["clock_us"]), flops=tuple((str(d), float(r)) for d, r in data["flops"]),
+            foreign_cpu_share=float(data["foreign_cpu_share"]),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -156,13 +161,14 @@ def _measure(settings: Settings, device: str, name: str, threads: int) -> Machin
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    load = ForeignLoad(())
     try:
         footprints = _CUDA_FOOTPRINTS if device == "cuda" else _CPU_FOOTPRINTS
         return MachineFacts(
             device=name, bandwidth=_envelope([(size, _bandwidth(device, size)) for size in footprints]),
             cache_bytes=_cache_bytes(device),
             dispatch_overhead_us=0.0 if device == "cuda" else _dispatch_overhead_us(settings),
-            clock_us=_clock_us() if device == "cuda" else 0.0, flops=_peaks(device),
+            clock_us=_clock_us() if device == "cuda" else 0.0, flops=_peaks(device), foreign_cpu_share=load.share(),
         )  # fmt: skip
     finally:
         torch.set_num_threads(before)

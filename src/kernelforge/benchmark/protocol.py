@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from kernelforge.benchmark.clock import ForeignLoad, wait_until_quiet
+from kernelforge.benchmark.clock import BUSY_SHARE, ForeignLoad, wait_until_quiet
 from kernelforge.benchmark.machine import MachineFacts
 from kernelforge.benchmark.points import TimedPoint
 from kernelforge.benchmark.roofline import SUSPECT_FRACTION, floor_us
@@ -74,6 +74,7 @@ class Protocol:
         half_width: relative half width of the ratio's interval at which sampling stops.
         slow: sampling also stops when the ratio's upper end is below this: no search needs it more precisely.
         settle_s: pause before each block on the CPU: a thread pool of the other side may still be spinning.
+        wide: an interval whose ends differ by more than this factor says nothing if others used the machine.
         busy_share: when others used more of the machine's CPUs than this while a candidate seemed to win, it is timed
             again after waiting at most quiet_timeout_s for them, and the quietest measurement counts.
     """
@@ -83,8 +84,9 @@ class Protocol:
     half_width: float = 0.02
     min_pairs: int = 6
     slow: float = 0.85
+    wide: float = 3.0
     settle_s: float = 0.004
-    busy_share: float = 0.2
+    busy_share: float = BUSY_SHARE
     quiet_timeout_s: float = 2.0
 
 
@@ -163,18 +165,25 @@ def measure(
             # A forged report shows every time; once a neighbour of a few milliseconds may have caused it.
             forged = result.rejected if share <= protocol.busy_share else forged
         else:
-            if best is None or share < quietest:
+            wide = _is_wide(result, protocol)
+            if best is None or (wide, share) < (_is_wide(best, protocol), quietest):
                 noted = {**environment, "foreign_cpu_share": f"{share:.4f}"}
                 best, quietest = replace(result, environment=noted), share
+            if share <= protocol.busy_share:
+                break
             # A second look at a busy machine, not a third: what is left then is noted beside the result.
-            if attempt > 0 or share <= protocol.busy_share or result.speedup.high < protocol.slow:
+            if not wide and (attempt > 0 or result.speedup.high < protocol.slow):
                 break
         wait_until_quiet(pids, share=protocol.busy_share, timeout_s=protocol.quiet_timeout_s)
-    if best is not None:
+    if best is not None and not (quietest > protocol.busy_share and _is_wide(best, protocol)):
         return best
     if forged is not None:
         return forged
     raise HarnessError(f"others kept the machine too busy to time anything ({share:.0%} of its CPUs)")
+
+
+def _is_wide(measurement: Measurement, protocol: Protocol) -> bool:
+    return measurement.speedup.high > protocol.wide * measurement.speedup.low
 
 
 def _measure_once(

@@ -1,4 +1,4 @@
-"""The one slot in which times are taken on a device, across processes. Owns `timing_slot`."""
+"""The one slot in which times are taken on a device, across processes. Owns `timing_slot`, `physical_gpu`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ TIMEOUT_S = 600.0
 
 @contextmanager
 def timing_slot(settings: Settings, device: str) -> Iterator[None]:
-    """Hold the slot of a device type in the body.
+    """Hold the slot of a device in the body: that of the CPU, or of the first GPU that this process sees.
 
     Raises:
         DeviceBusy: another process holds it for too long. EnvironmentMissing: the cache folder cannot be written to.
     """
-    path = settings.cache_dir / "slots" / f"{device}.lock"
+    name = f"cuda-{physical_gpu(0)}" if device == "cuda" else device
+    path = settings.cache_dir / "slots" / f"{name}.lock"
     lock = FileLock(path, timeout=TIMEOUT_S)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,3 +36,14 @@ def timing_slot(settings: Settings, device: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def physical_gpu(index: int) -> str:
+    """The UUID of a GPU: unlike its index the same under every CUDA_VISIBLE_DEVICES, which also takes it.
+
+    Raises:
+        AssertionError, RuntimeError: torch sees no such GPU.
+    """
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"

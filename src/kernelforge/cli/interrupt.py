@@ -17,8 +17,11 @@ class Interrupt:
     results.
     """
 
-    def __init__(self, out: Output) -> None:
+    def __init__(
+        self, out: Output, *, note: str = "stopping after the trial that is running (once more to kill it)"
+    ) -> None:
         self._out = out
+        self._note = note
         self._signal = 0
         self._former: dict[int, Any] = {}
 
@@ -46,4 +49,4 @@ class Interrupt:
         if self._signal:
             raise KeyboardInterrupt
         self._signal = number
-        self._out.note("stopping after the trial that is running (once more to kill it)")
+        self._out.note(self._note)

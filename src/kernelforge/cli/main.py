@@ -8,7 +8,21 @@ import typer
 import typer.core
 
 from kernelforge import __version__
-from kernelforge.cli.commands import audit, cast, demo, doctor, eval, export, library, op, ops, project, run, version
+from kernelforge.cli.commands import (
+    audit,
+    cast,
+    demo,
+    doctor,
+    eval,
+    export,
+    library,
+    op,
+    ops,
+    project,
+    run,
+    runs,
+    version,
+)
 from kernelforge.cli.commands import capture as capture_command
 from kernelforge.cli.commands import forge as forge_command
 from kernelforge.cli.commands import log as log_command
@@ -32,9 +46,29 @@ class _Root(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except _BadCommandLine as error:
+            error.message = plain_words(error.message)
             if "--json" in ctx.meta[ARGUMENTS]:
                 show_error("UsageError", error.format_message(), "", error.exit_code)
             raise
+
+
+def plain_words(message: str) -> str:
+    """What is wrong with an option, without the words of the library that checks its type."""
+    message = message.removeprefix("Value error, ")
+    for start, words in _VALIDATOR.items():
+        if message.startswith(start):
+            return words + message.removeprefix(start)
+    return message
+
+
+_VALIDATOR = {
+    "Input should be greater than or equal to ": "it must be at least ",
+    "Input should be less than or equal to ": "it must be at most ",
+    "Input should be a valid integer, unable to parse string as an integer": "it must be a whole number",
+    "Input should be a valid number, unable to parse string as a number": "it must be a number",
+    "Input should be ": "it must be ",
+}
+"""Beginnings of pydantic's messages, and ours."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -70,6 +104,16 @@ def make_app() -> typer.Typer:
     app.command("ops")(ops.ops)
     app.add_typer(_group("op", "Look at one variant: show.", {"show": op.show}))
     app.command("forge")(forge_command.forge)
+    detached = _group(
+        "runs",
+        "Detached runs: ls, attach, pause, resume, stop, cancel.",
+        {
+            "ls": runs.ls, "attach": runs.attach, "pause": runs.pause, "resume": runs.resume, "stop": runs.stop,
+            "cancel": runs.cancel,
+        },
+    )  # fmt: skip
+    detached.command("work", hidden=True)(runs.work)
+    app.add_typer(detached)
     app.command("tree")(tree_command.tree)
     app.command("log")(log_command.log)
     app.command("diff")(tree_command.diff)

@@ -30,6 +30,7 @@ class Progress:
         self._done = 0
         self._expected: int | None = None
         self._eta_s: float | None = None
+        self._silent = out.quiet
 
     def __enter__(self) -> Self:
         if not self._out.quiet and self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -50,7 +51,7 @@ class Progress:
         from kernelforge.search.events import PhaseChanged, SearchProgress, TrialFinished, VariantExhausted
 
         match event:
-            case str():
+            case str() if not self._silent:
                 self._print(event)
             case PhaseChanged():
                 self._phase(event.variant, event.trial, event.phase)
@@ -58,13 +59,23 @@ class Progress:
                 self._done += 1
                 if event.best_speedup is not None:
                     self._best[event.variant] = event.best_speedup
-                self._print(f"{self._counter()}  {event.variant}  {trial_line(event.node)}")
+                if not self._silent:
+                    self._print(f"{self._counter()}  {event.variant}  {trial_line(event.node)}")
             case VariantExhausted():
                 best = f", best {format_speedup(self._best[event.variant])}" if event.variant in self._best else ""
-                self._print(f"{event.variant}  done{best}: {event.reason}")
+                if not self._silent:
+                    self._print(f"{event.variant}  done{best}: {event.reason}")
             case SearchProgress():
                 self._done, self._expected, self._eta_s = event.done, event.expected, event.eta_s
         self._refresh()
+
+    def past(self, event: object) -> None:
+        """Take an event of before: it counts, and prints nothing."""
+        self._silent = True
+        try:
+            self(event)
+        finally:
+            self._silent = self._out.quiet
 
     def _phase(self, variant: str, trial: int, phase: str) -> None:
         if phase == "done":
@@ -76,8 +87,6 @@ class Progress:
         return f"[{self._done}/{self._expected}]" if self._expected else f"[{self._done}]"
 
     def _print(self, line: str) -> None:
-        if self._out.quiet:
-            return
         if self._live is None:
             self._out.note(line)
         else:

@@ -18,8 +18,11 @@ def default_project(source: str) -> Path:
     return Path((stem or "model") + SUFFIX)
 
 
-def find_project(given: Path | None, *, folder: Path | None = None) -> Path:
+def find_project(given: Path | None, *, folder: Path | None = None, option: bool = False) -> Path:
     """`given`, or the only project in the current folder.
+
+    Args:
+        option: the command takes the project as an option, no argument; what the error says to type.
 
     Raises:
         UsageError: none was given and there is not exactly one.
@@ -30,7 +33,19 @@ def find_project(given: Path | None, *, folder: Path | None = None) -> Path:
     if len(found) == 1:
         return found[0]
     what = f"there are {len(found)} here: {', '.join(p.name for p in found)}" if found else "there is none here"
-    raise UsageError(f"which project? {what}", hint="name its folder, NAME.kforge")
+    raise UsageError(f"which project? {what}", hint=f"name its folder: {'-p ' if option else ''}NAME.kforge")
+
+
+def projects_here(given: Path | None, *, folder: Path | None = None) -> list[Path]:
+    """`given`, the option of a command, or all projects in the current folder.
+
+    Raises:
+        UsageError: none was given and there is none.
+    """
+    found = [given] if given is not None else _projects(folder or Path())
+    if not found:
+        raise UsageError("which project? there is none here", hint="name its folder: -p NAME.kforge")
+    return found
 
 
 def project_and_names(

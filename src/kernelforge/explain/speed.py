@@ -11,7 +11,7 @@ from kernelforge.benchmark.types import Interval, Measurement, PointTiming
 from kernelforge.cards.types import ScalarValues, Variant, VariantRecord
 from kernelforge.evaluate.types import Scored
 from kernelforge.explain.ptxas import explain_kernels
-from kernelforge.wording import plural
+from kernelforge.wording import plural, three_digits
 
 OVERHEAD_SHARE = 0.5
 LAUNCH_US = 3.5
@@ -135,7 +135,7 @@ def limiter(facts: CallFacts) -> str:
 
 
 def _speedup(interval: Interval) -> str:
-    return f"{interval.median:.2f}x ({interval.low:.2f}-{interval.high:.2f})"
+    return f"{three_digits(interval.median)}x ({three_digits(interval.low)}-{three_digits(interval.high)})"
 
 
 def _point_line(point: PointTiming) -> str:

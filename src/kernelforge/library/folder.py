@@ -187,7 +187,7 @@ def _name(kernel: StoredKernel) -> str:
 
 
 def _fastest_first(kernels: Iterable[StoredKernel]) -> tuple[StoredKernel, ...]:
-    return tuple(sorted(kernels, key=lambda k: (-k.speedup.median, k.id)))
+    return tuple(sorted(kernels, key=lambda k: (-k.dispatch.median, k.id)))
 
 
 def _first_known_as(kernel: StoredKernel, known: StoredKernel) -> StoredKernel:

@@ -36,8 +36,9 @@ class StoredKernel:
         abi: of the prelude that the source was written against (see `abi_of`).
         generator, notes, schedule, language_model: as of the `Candidate` that it first was.
         model: name of the model that it was made for.
-        speedup: the judge's, over all captured sizes; the best kernels of a key are those where it is highest.
-        dispatch: through the dispatch path, at the sizes that it was used for.
+        speedup: the judge's, over all captured sizes.
+        dispatch: through the dispatch path, at the sizes that it was used for. The best kernels of a key are those
+            where this is highest.
         certified: POSIX seconds.
     """
 

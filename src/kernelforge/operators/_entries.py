@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from kernelforge.errors import NotFound
@@ -49,7 +50,8 @@ def canonical_call(
             bound = entry.bind(args, renamed)
         canonical = operator.normalise(bound)
     except (TypeError, ValueError, IndexError) as error:
-        return Unsupported(reason=f"arguments that {operator.name} does not describe: {error}")
+        why = re.sub(r"^f\(\)", f"{operator.name}()", str(error))  # `Entry.bind` calls every form f
+        return Unsupported(reason=f"arguments that {operator.name} does not describe: {why}")
     if isinstance(canonical, Unsupported):
         return canonical
     return _in_order(operator, canonical)

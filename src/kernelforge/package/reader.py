@@ -68,6 +68,11 @@ def _read_file(path: Path) -> bytes:
             return stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise NotFound(f"no package at {path}", hint="make one with: kforge export PROJECT -o FILE.cast") from error
+    except IsADirectoryError as error:
+        if (path / "nodes.db").is_file():
+            hint = f"export it first: kforge export {path} -o {path.stem}.cast"
+            raise PackageError(f"{path} is a project, not a package", hint=hint) from error
+        raise PackageError(f"{path} is a folder, not a package", hint="name a .cast file") from error
     except OSError as error:
         raise PackageError(f"{path} cannot be read: {error.strerror}") from error
 

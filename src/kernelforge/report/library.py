@@ -121,14 +121,14 @@ def library_row(kernel: StoredKernel) -> LibraryRow:
 def library_grid(report: LibraryReport) -> Grid:
     """The library as a table, one kernel a line."""
     columns = (
-        Column(title="kernel"), Column(title="variant"), Column(title="speed-up", align="right"),
+        Column(title="kernel"), Column(title="variant"), Column(title="dispatch", align="right"),
         Column(title="95% interval", align="right"), Column(title="device"), Column(title="certified"),
         Column(title="made for"), Column(title="how", flexible=True),
     )  # fmt: skip
     records = tuple(
         Record((
-            Cell(row.id[:SHORT_ID]), Cell(row.label), Cell(format_speedup(row.speedup.median), "good"),
-            Cell(format_interval(row.speedup.low, row.speedup.high), "dim"), Cell(row.device),
+            Cell(row.id[:SHORT_ID]), Cell(row.label), Cell(format_speedup(row.dispatch.median), "good"),
+            Cell(format_interval(row.dispatch.low, row.dispatch.high), "dim"), Cell(row.device),
             Cell(_date(row.certified)), Cell(row.model), Cell(row.notes or row.generator),
         ))
         for row in report.kernels
@@ -143,7 +143,7 @@ def library_kernel_grid(row: LibraryRow) -> Grid:
     serves = f"used from {plural(row.least_elements, 'element')} on" if row.least_elements else "used at every size"
     return facts_grid([
         ("kernel", row.id), ("variant", row.label), ("", row.describe), ("certified", _date(row.certified)),
-        ("speed-up", _interval_text(row.speedup)), ("dispatch", f"{_interval_text(row.dispatch)}, {serves}"),
+        ("search", _interval_text(row.speedup)), ("dispatch", f"{_interval_text(row.dispatch)}, {serves}"),
         ("device", row.device), ("tool chain", row.toolchain), ("torch", row.torch), ("made for", row.model),
         ("made by", ", ".join(p for p in (row.generator, row.notes) if p)),
     ])  # fmt: skip

@@ -14,6 +14,7 @@ from kernelforge.evaluate.types import Scored
 from kernelforge.explain.outcome import explain
 from kernelforge.report.nodes import trial_line
 from kernelforge.report.units import format_duration, format_interval, format_speedup, format_us
+from kernelforge.search.duplicates import MEASURED_AS
 from kernelforge.search.orders import Order
 from kernelforge.search.types import Node
 from kernelforge.wording import plural
@@ -137,7 +138,9 @@ def _timed(node: Node) -> Iterator[LogEntry]:
     if not isinstance(node.outcome, Scored):
         return
     measurement = node.outcome.measurement
-    yield LogEntry(phase="bench", text="\n".join([_total(measurement), *_points(measurement)]))
+    same = measurement.environment.get(MEASURED_AS)
+    notes = [f"the same binary as {same}, whose times these are"] if same else []
+    yield LogEntry(phase="bench", text="\n".join([_total(measurement), *notes, *_points(measurement)]))
 
 
 def _total(measurement: Measurement) -> str:

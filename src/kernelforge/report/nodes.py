@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from kernelforge.benchmark.types import Measurement
+from kernelforge.benchmark.clock import was_disturbed
 from kernelforge.build.types import BuildFailure
 from kernelforge.evaluate.types import Scored, WorkerFailure
 from kernelforge.report.rows import TrialRow
 from kernelforge.report.units import format_interval, format_speedup
 from kernelforge.search.types import Node
 from kernelforge.verify.types import Rejected
-
-BUSY_SHARE = 0.2
-"""The judge's own limit, `benchmark.protocol.Protocol.busy_share`; repeated, because that module loads torch."""
 
 
 def trial_row(node: Node) -> TrialRow:
@@ -42,14 +39,6 @@ def trial_line(node: Node) -> str:
         first = next(iter(row.detail.splitlines()), "")
         result = f"{row.reason or row.outcome}: {first}" if first else row.reason or row.outcome
     return f"#{row.number}  {result}" + (f"  [{row.notes}]" if row.notes else "")
-
-
-def was_disturbed(measurement: Measurement) -> bool:
-    """Whether others used more of the CPUs while this was timed than the judge takes for quiet."""
-    try:
-        return float(measurement.environment.get("foreign_cpu_share", "0")) > BUSY_SHARE
-    except ValueError:
-        return False
 
 
 def _row(node: Node, outcome: str, reason: str = "", detail: str = "", *, scored: Scored | None = None) -> TrialRow:

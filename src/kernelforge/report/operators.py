@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kernelforge.benchmark.clock import was_disturbed
 from kernelforge.build.abi import prelude
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound
 from kernelforge.evaluate.types import Scored
 from kernelforge.operators import get_operator
-from kernelforge.report.nodes import trial_row, was_disturbed
+from kernelforge.report.nodes import trial_row
 from kernelforge.report.rows import (
     DECISION_EAGER,
     DECISION_NOT_FORGED,
@@ -104,10 +105,13 @@ def _decision(choice: Choice, nodes: Sequence[Node]) -> str:
         return DECISION_NOT_FORGED + choice.record.forgeable
     if nodes:
         return DECISION_EAGER + choice.reason
-    operator = choice.record.variant.operator
-    if not _has_template(operator):
-        return f"{DECISION_EAGER}no template makes {operator}"
-    return DECISION_PENDING
+    return DECISION_EAGER + why if (why := untried_reason(choice.record)) else DECISION_PENDING
+
+
+def untried_reason(record: VariantRecord) -> str:
+    """Why a variant without trials will get none from the templates, or ""."""
+    operator = record.variant.operator
+    return "" if _has_template(operator) else f"no template makes {operator}"
 
 
 def _has_template(operator: str) -> bool:

@@ -17,6 +17,9 @@ UNKNOWN = "unknown"
 WIDE_COLUMNS = 120
 """From this width on, why a variant gets no trials has a column of its own."""
 
+MOST_NAMED = 4
+"""So many variants without a floor are named; the others are counted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
@@ -56,6 +59,9 @@ class PlanReport:
     """What a search would do. The speed-ups are of the whole model over eager; see `search.plan.Plan`.
 
     Attributes:
+        unknown_floors: share of the captured time of the variants in `missing_floors`.
+        missing_floors: labels of the variants that may be forged and whose floor is unknown, largest share first.
+        machine_known: this machine's memory has been measured.
         limit: trials that the budget allows for, None if no limit can be told in trials. limit_by: which limit it is.
         unknown_limits: limits of which that is not known.
     """
@@ -68,10 +74,12 @@ class PlanReport:
     unknown_limits: tuple[str, ...]
     coverage: float
     now: float
-    estimate: float
-    bound: float
-    bound_all: float
+    estimate: float | None
+    bound: float | None
+    bound_all: float | None
     unknown_floors: float
+    missing_floors: tuple[str, ...] = ()
+    machine_known: bool = True
 
     @property
     def allotted(self) -> int:
@@ -91,17 +99,24 @@ class PlanReport:
                 "now": finite(self.now), "estimate": finite(self.estimate), "bound": finite(self.bound),
                 "bound_all": finite(self.bound_all),
             },
-            "unknown_floors": finite(self.unknown_floors), "rows": [r.to_json() for r in self.rows],
+            "unknown_floors": finite(self.unknown_floors), "missing_floors": list(self.missing_floors),
+            "machine_known": self.machine_known, "rows": [r.to_json() for r in self.rows],
         }  # fmt: skip
 
 
-def plan_report(plan: Plan, budget: Budget, *, policy: str) -> PlanReport:
+def plan_report(plan: Plan, budget: Budget, *, policy: str, machine_known: bool) -> PlanReport:
     """A plan as plain data, largest share first."""
     ordered = sorted(plan.variants, key=lambda v: (-v.state.share, v.record.variant.id))
     return PlanReport(
         rows=tuple(_row(v) for v in ordered), policy=policy, budget=budget, limit=plan.allowed.trials,
         limit_by=plan.allowed.by, unknown_limits=plan.allowed.unknown, coverage=plan.coverage, now=plan.now,
         estimate=plan.estimate, bound=plan.bound, bound_all=plan.bound_all, unknown_floors=plan.unknown_floors,
+        missing_floors=tuple(
+            v.record.variant.label
+            for v in ordered
+            if not v.record.forgeable and v.floor_us is None and v.state.share > 0
+        ),
+        machine_known=machine_known,
     )  # fmt: skip
 
 
@@ -163,20 +178,37 @@ def _planned_cell(row: PlanRow) -> Cell:
 def _model_grid(report: PlanReport) -> Grid:
     facts = [
         ("now", f"{format_speedup(report.now)} with the best kernels so far"),
-        ("estimate", f"{format_speedup(report.estimate)} after {plural(report.allotted, 'more trial')}"),
-        ("bound", f"{format_speedup(report.bound)} if all that this search can work on reached its floor"),
-        ("", f"{format_speedup(report.bound_all)} if every variant that may be forged did"),
+        ("estimate", f"{_reached(report.estimate)} after {plural(report.allotted, 'more trial')}"),
+        ("bound", f"{_reached(report.bound)} if all that this search can work on reached its floor"),
+        ("", f"{_reached(report.bound_all)} if every variant that may be forged did"),
     ]
     lines = [
         f"by Amdahl's law; the {format_share(1 - report.coverage)} of the model's time that was not captured stays",
         "estimate: progress, as likely as the scheduler takes it to be, wins half of the headroom: a rough guess",
     ]
-    if report.unknown_floors > 0:
-        lines.append(f"floors that are unknown, {format_share(report.unknown_floors)} of the time, count as 0")
+    lines += _missing_lines(report)
     grid = facts_grid(facts, title="Whole model over eager")
     return Grid(
         title=grid.title, columns=grid.columns, records=grid.records, header=False, footer=tuple(lines)
     )  # fmt: skip
+
+
+def _reached(speedup: float | None) -> str:
+    return UNKNOWN if speedup is None else format_speedup(speedup)
+
+
+def _missing_lines(report: PlanReport) -> list[str]:
+    """Which floors a number that is unknown waits for, and what makes them known."""
+    if not report.missing_floors:
+        return []
+    shown = [short_label(label) for label in report.missing_floors[:MOST_NAMED]]
+    more = len(report.missing_floors) - len(shown)
+    listed = ", ".join([*shown, *([f"{more} more"] if more else [])])
+    if report.machine_known:
+        how = "a trial that passes all checks measures the floor of its variant"
+    else:
+        how = "this machine's memory has not been measured yet: any `kforge forge` does so first, also with --trials 1"
+    return [f"no floor is known for {listed}: {format_share(report.unknown_floors)} of the captured time", how]
 
 
 def _allotted_line(report: PlanReport) -> str:

@@ -16,21 +16,31 @@ from typing import Literal
 
 from kernelforge.benchmark.types import Interval
 from kernelforge.digest import Json
-from kernelforge.wording import plural
+from kernelforge.report.units import format_duration
+from kernelforge.wording import plural, speedup_words
 
 DECISION_USE = "use"
 DECISION_PENDING = "pending"
 DECISION_EAGER = "eager: "
 DECISION_NOT_FORGED = "not forged: "
 
+ENDED: Mapping[str, str] = {
+    "trials": "--trials is spent",
+    "seconds": "--max-time is spent (the next trial would not fit)",
+    "tokens": "--budget-tokens is spent (the next proposal would not fit)",
+    "usd": "--budget-usd is spent (the next proposal would not fit)",
+    "exhausted": "no variant is left to try",
+}
+"""Why a search ended, a `search.types.StopReason`, in the words of the command line; "stopped" says it itself."""
+
 _FROM = re.compile(r"from (\d+) elements on")
-_DISPATCHED = re.compile(r"through dispatch (?:[a-z ]+: )?([\d.]+)x \[([\d.]+), ([\d.]+)\]")
+_DISPATCHED = re.compile(r"through dispatch (?:[a-z ]+: )?<?([\d.]+)x \[<?([\d.]+), <?([\d.]+)\]")
 
 
 def used_decision(dispatch: Interval, least_elements: int = 0) -> str:
     """The decision to use a kernel, with its speed-up through dispatch and the least size that it serves."""
     sizes = f"from {least_elements} elements on; " if least_elements else ""
-    return f"{DECISION_USE}: {sizes}through dispatch {dispatch.median:.2f}x [{dispatch.low:.2f}, {dispatch.high:.2f}]"
+    return f"{DECISION_USE}: {sizes}through dispatch {speedup_words(dispatch.median, dispatch.low, dispatch.high)}"
 
 
 def least_elements_of(decision: str) -> int:
@@ -238,6 +248,17 @@ class ForgeReport:
         whole_s = self.seconds if self.measured_s is None else self.measured_s
         return {lane: busy_s / whole_s for lane, busy_s in self.busy_s.items()} if whole_s > 0 else {}
 
+    @property
+    def lines(self) -> list[str]:
+        """How many trials it made, at what cost, why it ended, and how busy its lanes were."""
+        cost = f", {self.tokens:,} tokens" if self.tokens else ""
+        cost += f", ${self.usd:.2f}" if self.usd else ""
+        ended = ENDED.get(self.stopped, self.stopped)
+        lines = [f"{plural(self.trials, 'trial')} in {format_duration(self.seconds)}{cost}; ended by: {ended}"]
+        if self.trials and self.shares:
+            lines.append("busy: " + ", ".join(f"{lane} {share:.0%}" for lane, share in self.shares.items()))
+        return lines
+
     def to_json(self) -> dict[str, Json]:
         return {
             "rows": [r.to_json() for r in self.rows], "trials": self.trials, "seconds": finite(self.seconds),
@@ -385,7 +406,8 @@ class WholeModel:
         speedup: eager over fast, with its interval. eager_ms, fast_ms: median time of one run.
         output_max_abs: largest absolute difference of the outputs. output_rel: the same over eager's largest magnitude.
         outputs_match: within the tolerance that the verb states.
-        hits, misses: dispatched and refused calls in one run.
+        hits, misses: dispatched and refused calls in one run; both 0 if no kernel is in use.
+        pairs: how many runs of each; the speed-up is the median of their ratios.
         tokens_equal: greedy decoding gave the same tokens; None for models that decode nothing.
     """
 
@@ -399,19 +421,25 @@ class WholeModel:
     hits: int
     misses: int
     tokens_equal: bool | None = None
+    pairs: int = 0
 
     def to_json(self) -> dict[str, Json]:
         return {
             "name": self.name, "speedup": interval_json(self.speedup), "eager_ms": finite(self.eager_ms),
             "fast_ms": finite(self.fast_ms), "output_max_abs": finite(self.output_max_abs),
             "output_rel": finite(self.output_rel), "outputs_match": self.outputs_match, "hits": self.hits,
-            "misses": self.misses, "tokens_equal": self.tokens_equal,
+            "misses": self.misses, "tokens_equal": self.tokens_equal, "pairs": self.pairs,
         }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What `run` made of one model. package: path of the written package, "" if no kernel was worth packing."""
+    """What `run` made of one model.
+
+    Attributes:
+        package: path of the package, "" if no kernel of it is in use.
+        unused: path of a package that was written, and whose kernels made the whole model slower, so that all are off.
+    """
 
     rows: tuple[OperatorRow, ...]
     whole_model: WholeModel | None
@@ -419,13 +447,14 @@ class RunReport:
     project: str = ""
     seconds: float = 0.0
     stopped: str = ""
+    unused: str = ""
 
     def to_json(self) -> dict[str, Json]:
         return {
             "rows": [r.to_json() for r in self.rows],
             "whole_model": None if self.whole_model is None else self.whole_model.to_json(),
             "package": self.package, "project": self.project, "seconds": finite(self.seconds),
-            "stopped": self.stopped,
+            "stopped": self.stopped, "unused": self.unused,
         }  # fmt: skip
 
 

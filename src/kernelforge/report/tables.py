@@ -18,6 +18,7 @@ from kernelforge.report.rows import (
     ExportReport,
     OperatorRow,
     PackageReport,
+    RunReport,
     TrialRow,
     UsedKernel,
     WholeModel,
@@ -166,7 +167,18 @@ def whole_model_grid(models: Sequence[WholeModel]) -> Grid:
     return Grid(title="Whole model, paired runs", columns=columns, records=tuple(_whole_record(m) for m in models))
 
 
+def package_line(report: RunReport) -> str:
+    """What became of the package, where no kernel is in use; else ""."""
+    if report.package:
+        return ""
+    if report.unused:
+        return f"{report.unused}: its kernels made the whole model slower, so all of them are off"
+    return "no package was written"
+
+
 def _whole_record(whole: WholeModel) -> Record:
+    if not whole.hits:
+        return _uncompared_record(whole)
     sure = whole.speedup.low > 1.0
     note = f"{plural(whole.hits, 'call')} dispatched, {whole.misses} left to eager"
     note += f"; largest output difference {whole.output_max_abs:.2g} ({whole.output_rel:.2g} of the largest output)"
@@ -174,6 +186,9 @@ def _whole_record(whole: WholeModel) -> Record:
         note += "; greedy decoding gives " + ("the same tokens" if whole.tokens_equal else "OTHER TOKENS")
     if not sure:
         note += "; " + ("slower than eager" if whole.speedup.high < 1.0 else "no clear difference in speed")
+    if format_speedup(whole.speedup.median) != format_speedup(whole.eager_ms / whole.fast_ms):
+        pairs = plural(whole.pairs, "pair") if whole.pairs else "all pairs"
+        note += f"; speed-up: median of {pairs}, each against its own eager run"
     return Record(
         (
             Cell(whole.name, "strong"), Cell(format_ms(whole.eager_ms)), Cell(format_ms(whole.fast_ms)),
@@ -182,6 +197,18 @@ def _whole_record(whole: WholeModel) -> Record:
             Cell("equal", "good") if whole.outputs_match else Cell("DIFFERS", "bad"),
         ),
         note,
+    )  # fmt: skip
+
+
+def _uncompared_record(whole: WholeModel) -> Record:
+    """Eager ran against itself: a difference between the two would only be noise."""
+    why = f"none of {plural(whole.misses, 'call')} was dispatched" if whole.misses else "no kernel is in use"
+    return Record(
+        (
+            Cell(whole.name, "strong"), Cell(format_ms(whole.eager_ms)), Cell(UNKNOWN), Cell(UNKNOWN), Cell(""),
+            Cell(UNKNOWN) if whole.outputs_match else Cell("DIFFERS", "bad"),
+        ),
+        f"{why}, so there is nothing to compare",
     )  # fmt: skip
 
 
@@ -343,10 +370,11 @@ def package_grids(report: PackageReport) -> list[Grid]:
 def _entry_grid(entries: Sequence[EntryRow]) -> Grid:
     columns = (
         Column(title="kernel"), Column(title="backend"), Column(title="needs"),
-        Column(title="speed-up", align="right"), Column(title="95% interval", align="right"),
+        Column(title="dispatch", align="right"), Column(title="95% interval", align="right"),
         Column(title="audit"),
     )  # fmt: skip
-    return Grid(title="Kernels", columns=columns, records=tuple(_entry_record(e) for e in entries))
+    records = tuple(_entry_record(e) for e in entries)
+    return Grid(title="Kernels", columns=columns, records=records, footer=(DISPATCH_LEGEND,))
 
 
 def _entry_record(entry: EntryRow) -> Record:

@@ -95,7 +95,8 @@ def tree_grid(report: TreeReport) -> Grid:
     )  # fmt: skip
     marks = any(row.trial.disturbed for row in report.rows)
     records = tuple(_record(row, marks) for row in report.rows)
-    return Grid(title=report.label, columns=columns, records=records, footer=(DISTURBED_NOTE,) if marks else ())
+    footer = (DISTURBED_NOTE,) if marks else () if records else ("no trials yet",)
+    return Grid(title=report.label, columns=columns, records=records, footer=footer)
 
 
 def diff_report(record: VariantRecord, old: Node | None, new: Node) -> DiffReport:

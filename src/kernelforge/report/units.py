@@ -6,6 +6,7 @@ import math
 import re
 
 from kernelforge.errors import UsageError
+from kernelforge.wording import three_digits
 
 UNKNOWN = "-"
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -18,8 +19,8 @@ def format_us(value_us: float | None) -> str:
         return UNKNOWN
     for limit, unit in ((999.5, "us"), (999.5e3, "ms")):
         if value_us < limit:
-            return f"{_three_digits(value_us * 1e3 / (limit / 0.9995))} {unit}"
-    return f"{_three_digits(value_us / 1e6)} s"
+            return f"{three_digits(value_us * 1e3 / (limit / 0.9995))} {unit}"
+    return f"{three_digits(value_us / 1e6)} s"
 
 
 def format_ms(value_ms: float | None) -> str:
@@ -40,14 +41,14 @@ def format_speedup(speedup: float | None) -> str:
     """Eager over candidate: "2.83x", "17.7x", "140x"."""
     if speedup is None or not math.isfinite(speedup):
         return UNKNOWN
-    return f"{_three_digits(speedup)}x"
+    return f"{three_digits(speedup)}x"
 
 
 def format_interval(low: float | None, high: float | None) -> str:
     """The interval of a speed-up: "2.71-2.95"; "" if unknown."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
-    return f"{_three_digits(low)}-{_three_digits(high)}"
+    return f"{three_digits(low)}-{three_digits(high)}"
 
 
 def format_bytes(size_bytes: int) -> str:
@@ -90,11 +91,3 @@ def parse_duration(text: str) -> float:
     if not math.isfinite(seconds) or seconds <= 0:
         raise UsageError(f"a length of time must be positive: {text!r}", hint=hint)
     return seconds
-
-
-def _three_digits(value: float) -> str:
-    if 0 < abs(value) < 0.0995:
-        return f"{value:.3f}" if abs(value) >= 0.0005 else "<0.001"
-    if abs(value) < 9.995:
-        return f"{value:.2f}"
-    return f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 from kernelforge.errors import UsageError
 from kernelforge.generate.types import Candidate
@@ -65,16 +66,16 @@ def spent(budget: Budget, *, done: int, elapsed_s: float) -> StopReason | None:
     return None
 
 
-def unaffordable(budget: Budget, cost: Cost) -> StopReason | None:
+def unaffordable(budget: Budget, cost: Cost, *, under_way: int = 0) -> StopReason | None:
     """Which limit forbids to ask for one more proposal, or None.
 
-    As with time: one that costs what those before did on average would have to fit. What an unknown cost limits is
-    refused by `charged`.
+    As with time: one that costs what those before did on average would have to fit, beside those `under_way`. What an
+    unknown cost limits is refused by `charged`.
     """
-    if budget.tokens is not None and cost.tokens is not None and not _fits(cost.tokens, cost.proposals, budget.tokens):
-        return "tokens"
-    if budget.usd is not None and cost.usd is not None and not _fits(cost.usd, cost.proposals, budget.usd):
-        return "usd"
+    used: float | None
+    for limit, used, reason in ((budget.tokens, cost.tokens, "tokens"), (budget.usd, cost.usd, "usd")):
+        if limit is not None and used is not None and not _fits(used, cost.proposals, limit, under_way=under_way):
+            return cast(StopReason, reason)
     return None
 
 
@@ -101,7 +102,12 @@ def forecast(budget: Budget, *, done: int, elapsed_s: float, cost: Cost | None =
     )  # fmt: skip
 
 
-def _fits(used: float, count: int, limit: float) -> bool:
-    """Whether one more that uses the mean of the `count` before stays within the limit; the first if any is left."""
+def _fits(used: float, count: int, limit: float, *, under_way: int = 0) -> bool:
+    """Whether one more that uses the mean of the `count` before stays within the limit, beside those under way.
+
+    The first does if anything is left; as long as its use is unknown, no second one does beside it.
+    """
+    if not count:
+        return used < limit and not under_way
     # Cents do not add up exactly in binary.
-    return used < limit and used + (used / count if count else 0.0) <= limit * (1 + 1e-9)
+    return used < limit and used + (1 + under_way) * used / count <= limit * (1 + 1e-9)

@@ -6,10 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kernelforge.benchmark.clock import was_disturbed
 from kernelforge.build.types import Artifact
 from kernelforge.evaluate.types import Scored
 from kernelforge.search.lineage import standing
 from kernelforge.search.types import Node
+
+MEASURED_AS = "measured_as"
+"""Of a measurement's environment: the trial whose binary this is."""
 
 _TOKEN = re.compile(r'("(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')|//(?:\\\n|[^\n])*|/\*.*?\*/', re.DOTALL)
 
@@ -25,8 +29,15 @@ def normalised(source: str) -> str:
 
 
 def same_binary(artifact: Artifact, nodes: Sequence[Node]) -> Scored | None:
-    """What is known of the very binary: the outcome of an accepted node that has it, with this artifact in it."""
+    """What is known of the very binary: the outcome of an accepted node that has it, with this artifact in it.
+
+    Its measurement says whose it is. One that was taken while others used the machine is not handed on.
+    """
     for node in reversed(standing(nodes)):
-        if isinstance(node.outcome, Scored) and node.outcome.artifact.digest == artifact.digest:
-            return replace(node.outcome, artifact=artifact)
+        if node.summary.binary == artifact.digest and isinstance(node.outcome, Scored):
+            measurement = node.outcome.measurement
+            if was_disturbed(measurement):
+                continue
+            known = {**measurement.environment, MEASURED_AS: f"trial {node.number}"}
+            return replace(node.outcome, artifact=artifact, measurement=replace(measurement, environment=known))
     return None

@@ -43,11 +43,17 @@ def standing(nodes: Iterable[Node]) -> tuple[Node, ...]:
 
     A candidate that was accepted once and rejected later is therefore rejected.
     """
+    return tuple(sorted(_latest(nodes), key=lambda n: n.number))
+
+
+def _latest(nodes: Iterable[Node]) -> Iterable[Node]:
+    """As `standing`, in any order."""
     latest: dict[str, Node] = {}
     for node in nodes:
-        if node.kind != "worker_failure":
-            latest[node.candidate_id] = node
-    return tuple(sorted(latest.values(), key=lambda n: n.number))
+        summary = node.summary
+        if summary.kind != "worker_failure":
+            latest[summary.candidate_id] = node
+    return latest.values()
 
 
 def speedup_of(node: Node) -> float | None:
@@ -57,7 +63,7 @@ def speedup_of(node: Node) -> float | None:
 
 def best_node(nodes: Iterable[Node]) -> Node | None:
     """The first of `ranked_nodes`, or None if there is none."""
-    return next(iter(ranked_nodes(nodes)), None)
+    return max((n for n in _latest(nodes) if n.summary.speedup is not None), key=_rank, default=None)
 
 
 def ranked_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -66,12 +72,13 @@ def ranked_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     Only standing nodes count (see `standing`), and only those audited as generated. Nodes whose whole interval is above
     1.0 come before those that may be no faster than eager; among equals the highest median wins, then the older.
     """
-    keyed = []
-    for node in standing(nodes):
-        speedup, low = node.summary.speedup, node.summary.low
-        if speedup is not None and low is not None:
-            keyed.append(((low > 1.0, speedup), node))
-    return tuple(node for _, node in sorted(keyed, key=lambda pair: pair[0], reverse=True))
+    return tuple(sorted((n for n in _latest(nodes) if n.summary.speedup is not None), key=_rank, reverse=True))
+
+
+def _rank(node: Node) -> tuple[bool, float, int]:
+    speedup, low = node.summary.speedup, node.summary.low
+    assert speedup is not None and low is not None
+    return low > 1.0, speedup, -node.number
 
 
 def parent_node(candidate_parent: str, nodes: Sequence[Node]) -> str:

@@ -1,4 +1,7 @@
-"""The search: propose, build ahead, judge one at a time, store, schedule. Owns `run_search`.
+"""The search as a pipeline of three lanes: propose, build, judge. Owns `run_search`.
+
+Proposals and builds may run in threads of their own, so that neither a slow language model nor a compiler holds up the
+judge, which works in the calling thread, one trial at a time. What was proposed is in the store the moment it is there.
 
 Resuming is calling it again: all it knows of earlier trials it reads from the store, also those that other processes
 add meanwhile, and candidates that were delivered and not judged come first.
@@ -6,26 +9,37 @@ add meanwhile, and candidates that were delivered and not judged come first.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from typing import Any
 
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.types import Variant, VariantRecord
 from kernelforge.evaluate.types import Trial
 from kernelforge.generate.types import Candidate, Exhausted, Generator, Request
 from kernelforge.search.allowance import Cost, charged, forecast, spent, unaffordable
-from kernelforge.search.duplicates import same_binary
+from kernelforge.search.duplicates import normalised, same_binary
 from kernelforge.search.events import Event, Phase, PhaseChanged, TrialFinished, VariantExhausted
+from kernelforge.search.lanes import Lanes
 from kernelforge.search.lineage import best_node, speedup_of, weights
 from kernelforge.search.orders import Order, OrderStore
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies import get_strategy
 from kernelforge.search.study import Study, Track
 from kernelforge.search.types import Budget, Judge, SearchSummary, StopReason, Strategy
+
+POLL_S = 0.2
+"""How often `should_stop` and `should_pause` are asked while there is nothing to judge."""
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +50,27 @@ class SearchOptions:
         policy: the scheduler's constants.
         prior_floors: variant id -> roofline floor as a fraction of eager's time, where bytes and machine tell it
             (`search.plan.prior_floors`).
-        prefetch: trials prepared ahead of judging, at least 1 (the next one).
+        prefetch: trials prepared ahead of judging, at least 1 (the next one). Whenever the judge has to wait for a
+            build, one more is begun, as long as there are idle `build_threads`.
+        propose_threads: proposals under way beside judging; 0 makes them between two trials, in the calling thread, so
+            that each knows all results before it, and a search repeats itself exactly.
         build_threads: builds beside judging; 0 leaves building to the judge, so that nothing runs beside a timing.
         clock: monotonic seconds.
         strategy: picks the node of a variant's tree that the next proposal revises; the scheduler picks the variant.
         seed: of the strategy.
+        should_pause: asked between trials; while it says so nothing begins, and what was prepared is anyone's. The time
+            counts for no limit.
     """
 
     policy: Policy = field(default_factory=Policy)
     prior_floors: Mapping[str, float] = field(default_factory=dict)
     prefetch: int = 2
+    propose_threads: int = 0
     build_threads: int = 1
     clock: Callable[[], float] = time.monotonic
     strategy: Strategy = field(default_factory=lambda: get_strategy("autotune"))
     seed: int = 0
+    should_pause: Callable[[], bool] = _never
 
 
 def run_search(
@@ -68,12 +89,13 @@ def run_search(
     """Spend a budget on the variants; every trial is stored the moment it is judged.
 
     Args:
-        backend: builds ahead in a thread; the judge is given the result.
+        generator: called in threads, if `options` say so.
+        backend: builds ahead in threads; the judge is given the result.
         variants: what to work on; those that are not forgeable are skipped.
         prelude: the generated head of a candidate's source, for the request.
         on_event: called in this thread; what it raises ends the search.
-        should_stop: asked between trials. The trial in flight is finished and stored, those prepared wait for the next
-            search.
+        should_stop: asked between trials. The trial in flight is finished and stored, proposals under way are awaited
+            and stored, and what was prepared waits for the next search.
 
     Raises:
         ForgeError: of the generator, the backend, the judge or the store; trials stored before stay stored.
@@ -85,12 +107,12 @@ def run_search(
     )  # fmt: skip
     search = _Search(
         store=store, study=study, generator=generator, backend=backend, judge=judge, budget=budget, prelude=prelude,
-        on_event=on_event, should_stop=should_stop, options=options,
+        on_event=on_event, should_stop=should_stop, options=options, lanes=Lanes(options.clock),
     )  # fmt: skip
     return search.run()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Prepared:
     """A candidate on its way to the judge. `built` is None if the judge builds it itself."""
 
@@ -100,10 +122,14 @@ class _Prepared:
     candidate: Candidate
     built: Future[tuple[Artifact | BuildFailure, float, float]] | None
 
+    @property
+    def ready(self) -> bool:
+        return self.built is None or self.built.done()
+
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """The state of one call of `run_search`."""
+    """The state of one call of `run_search`. `lock` guards the study, the queue, the counters and the cost."""
 
     store: OrderStore
     study: Study
@@ -115,59 +141,146 @@ class _Search:
     on_event: Callable[[Event], None]
     should_stop: Callable[[], bool]
     options: SearchOptions
+    lanes: Lanes
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    thread: int = field(default_factory=threading.get_ident)
+    told: SimpleQueue[Event] = field(default_factory=SimpleQueue)
+    proposers: ThreadPoolExecutor | None = None
+    builders: ThreadPoolExecutor | None = None
     queue: deque[_Prepared] = field(default_factory=deque)
+    proposing: list[Future[None]] = field(default_factory=list)
     parked: dict[str, str] = field(default_factory=dict)
-    prepared: int = 0
+    takes: bool = True
+    numbered: int = 0
     done: int = 0
     started: float = 0.0
+    paused_s: float = 0.0
     cost: Cost = field(default_factory=Cost)
 
     def run(self) -> SearchSummary:
         self.started = self.options.clock()
         try:
-            with self._pool() as pool:
-                stopped = self._loop(pool)
+            with (
+                self._pool("build", self.options.build_threads) as self.builders,
+                # Left first, and it waits: what was asked may have been paid for.
+                self._pool("propose", self.options.propose_threads) as self.proposers,
+            ):
+                try:
+                    stopped = self._loop()
+                finally:
+                    with self.lock:
+                        self.takes = False
         finally:
-            for item in self.queue:
-                # The next search begins with what this one has prepared.
-                self.study.release(item.order)
+            # The next search begins with what this one has prepared.
+            self._release_all()
+        self._harvest()
+        self._deliver_events()
         best = {key: best_node(track.nodes) for key, track in self.study.tracks.items()}
         return SearchSummary(
             trials=self.done, seconds=self._elapsed(), stopped=stopped,
             best={key: node for key, node in best.items() if node is not None}, parked=self.parked,
-            tokens=self.cost.tokens, usd=self.cost.usd,
+            tokens=self.cost.tokens, usd=self.cost.usd, busy_s=self.lanes.busy_s(),
         )  # fmt: skip
 
     @contextmanager
-    def _pool(self) -> Iterator[ThreadPoolExecutor | None]:
-        if not self.options.build_threads:
+    def _pool(self, name: str, threads: int) -> Iterator[ThreadPoolExecutor | None]:
+        if not threads:
             yield None
             return
-        pool = ThreadPoolExecutor(self.options.build_threads, thread_name_prefix="kforge-build")
+        pool = ThreadPoolExecutor(threads, thread_name_prefix=f"kforge-{name}")
         try:
             yield pool
         finally:
-            # Waits for at most the builds that run; the cache keeps what they made.
+            # Waits for what runs; the cache keeps what builds made, the store what was proposed.
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _loop(self, pool: ThreadPoolExecutor | None) -> StopReason:
-        self.on_event(forecast(self.budget, done=0, elapsed_s=0.0))
+    def _loop(self) -> StopReason:
+        self._say(forecast(self.budget, done=0, elapsed_s=0.0))
         while True:
+            self._pause()
             if self.should_stop():
                 return "stopped"
-            limit = spent(self.budget, done=self.done, elapsed_s=self._elapsed())
+            limit = self._spent()
             if limit is not None:
                 return limit
-            self._drop_parked()
-            self._fill(pool)
-            if not self.queue:
+            with self.lock:
+                self._harvest()
+                self._drop_parked()
+                self._fill(self.options.prefetch)
+                item = self._next()
+                if item is None and sum(not i.ready for i in self.queue) < self.options.build_threads:
+                    self._fill(len(self.queue) + 1)
+            self._deliver_events()
+            if item is not None:
+                self._finish(item)
+                self._say(forecast(self.budget, done=self.done, elapsed_s=self._elapsed(), cost=self.cost))
+            elif not self._await():
                 return unaffordable(self.budget, self.cost) or "exhausted"
-            self._finish(self.queue[0])
-            self.queue.popleft()
-            self.on_event(forecast(self.budget, done=self.done, elapsed_s=self._elapsed(), cost=self.cost))
 
     def _elapsed(self) -> float:
-        return self.options.clock() - self.started
+        return self.options.clock() - self.started - self.paused_s
+
+    def _spent(self) -> StopReason | None:
+        return spent(self.budget, done=self.done, elapsed_s=self._elapsed())
+
+    def _pause(self) -> None:
+        """Begin nothing for as long as someone wishes so."""
+        began = self.options.clock()
+        if not self.options.should_pause():
+            return
+        with self.lock:
+            self.takes = False
+        self._release_all()
+        while self.options.should_pause() and not self.should_stop():
+            self._deliver_events()
+            time.sleep(POLL_S)
+        with self.lock:
+            self.takes = True
+        self.paused_s += self.options.clock() - began
+
+    def _await(self) -> bool:
+        """With nothing to judge, wait until there may be; False if there never will be."""
+        with self.lock:
+            under_way: list[Future[Any]] = [*self.proposing, *(i.built for i in self.queue if i.built is not None)]
+            if not under_way:
+                return self._await_others()
+        while not self._is_wanted_elsewhere():
+            ended, _ = wait(under_way, timeout=POLL_S, return_when=FIRST_COMPLETED)
+            self._deliver_events()
+            if ended:
+                break
+        return True
+
+    def _await_others(self) -> bool:
+        """Wait a little for trials of other processes, if they may give the generator new ideas."""
+        waiting = [t for t in self.study.tracks.values() if t.waiting]
+        self.study.refresh()
+        if all(t.waiting for t in waiting):
+            judged = {o.variant_id for o in self.study.under_way(self.store.orders()) if o.state == "judging"}
+            if not any(t.record.variant.id in judged for t in waiting):
+                return False
+            time.sleep(POLL_S)
+        return bool(waiting)
+
+    def _is_wanted_elsewhere(self) -> bool:
+        return self.should_stop() or self.options.should_pause() or self._spent() is not None
+
+    def _harvest(self) -> None:
+        """Forget proposals that have ended; one that failed ends the search."""
+        ended = [f for f in self.proposing if f.done()]
+        self.proposing = [f for f in self.proposing if f not in ended]
+        for future in ended:
+            if not future.cancelled():
+                future.result()
+
+    def _release_all(self) -> None:
+        with self.lock:
+            while self.queue:
+                item = self.queue.popleft()
+                if item.built is not None:
+                    item.built.cancel()
+                self.study.release(item.order)
+                self._phase(item.track, item.trial, "done")
 
     def _drop_parked(self) -> None:
         """Forget prepared trials of variants that the last judgement parked: their builds are a sunk cost."""
@@ -182,59 +295,88 @@ class _Search:
                     item.built.cancel()
                 self._phase(item.track, item.trial, "done")
 
-    def _fill(self, pool: ThreadPoolExecutor | None) -> None:
-        room = self.options.prefetch
-        if self.budget.trials is not None:
-            room = min(room, self.budget.trials - self.done)
-        while len(self.queue) < room:
-            order = self.study.claim()
-            if order is None:
-                asked = self.study.ask() if unaffordable(self.budget, self.cost) is None else ()
-                if not asked:
-                    break
-                order = self._propose(asked[0])
-            if order is not None:
-                self._prepare(order, pool)
-        self._announce_parked()
+    def _next(self) -> _Prepared | None:
+        """The first that can be judged now."""
+        return next((i for i in self.queue if i.ready), None)
 
-    def _announce_parked(self) -> None:
+    def _fill(self, prepared: int) -> None:
+        """Claim what was delivered, and have more proposed, until so many are prepared or a limit is met."""
+        while len(self.queue) < prepared and self._has_trials_left():
+            order = self.study.claim()
+            if order is not None:
+                self._prepare(order, self._number())
+                continue
+            if self.proposers is not None and len(self.proposing) >= self.options.propose_threads:
+                break
+            if unaffordable(self.budget, self.cost, under_way=len(self.proposing)) is not None:
+                break
+            asked = self.study.ask()
+            if not asked:
+                break
+            self._order(asked[0])
         for variant_id, reason in self.study.parked().items():
             if variant_id not in self.parked:
                 self.parked[variant_id] = reason
-                self.on_event(VariantExhausted(variant=self.study.tracks[variant_id].label, reason=reason))
+                self._say(VariantExhausted(variant=self.study.tracks[variant_id].label, reason=reason))
 
-    def _propose(self, order: Order) -> Order | None:
-        """Have a candidate proposed for the order and claim it; or note that there is none."""
-        track = self.study.tracks[order.variant_id]
-        number = self.prepared + 1
+    def _has_trials_left(self) -> bool:
+        limit = self.budget.trials
+        return limit is None or self.done + len(self.queue) + len(self.proposing) < limit
+
+    def _order(self, order: Order) -> None:
+        """Have a candidate proposed, here or in a thread."""
+        track, number = self.study.tracks[order.variant_id], self._number()
+        request = self._request(track, order)
         self._phase(track, number, "generate")
-        try:
-            proposal = self.generator.propose(self._request(track, order))
-        except BaseException as error:
-            self.study.tell(order.id, f"the {self.generator.name} generator failed: {error}")
-            raise
-        if isinstance(proposal, Candidate):
-            self.cost = charged(self.cost, proposal, self.budget)
-            if self.study.is_known(proposal):
-                proposal = Exhausted(reason=f"the {self.generator.name} generator repeats itself")
-        told = self.study.tell(order.id, proposal)
-        if isinstance(proposal, Exhausted):
-            self._phase(track, number, "done")
-            return None
-        return self.study.claim(told.id)
+        if self.proposers is None:
+            self._propose(order, request, number)
+        else:
+            self.proposing.append(self.proposers.submit(self._propose, order, request, number))
 
-    def _prepare(self, order: Order, pool: ThreadPoolExecutor | None) -> None:
+    def _propose(self, order: Order, request: Request, number: int) -> None:
+        """Ask the generator, store what it says, and start the build. In a thread of the pool, if there is one."""
+        try:
+            with self.lanes.busy("propose"):
+                proposal = self.generator.propose(request)
+        except BaseException as error:
+            with self.lock:
+                self.study.tell(order.id, f"the {self.generator.name} generator failed: {error}")
+            raise
+        with self.lock:
+            claimed = self._told(order, request, proposal)
+            if claimed is not None:
+                self._prepare(claimed, number)
+            else:
+                self._phase(self.study.tracks[order.variant_id], number, "done")
+
+    def _told(self, order: Order, request: Request, proposal: Candidate | Exhausted) -> Order | None:
+        """Store a proposal; its order if it is to be judged here and now."""
+        if isinstance(proposal, Exhausted):
+            self.study.tell(order.id, proposal)
+            return None
+        text = normalised(proposal.source)
+        if self.study.is_known(proposal) and any(normalised(f.candidate.source) == text for f in request.history):
+            self.study.tell(order.id, Exhausted(reason=f"the {self.generator.name} generator repeats itself"))
+            delivered = None
+        else:
+            delivered = self.study.deliver(order, proposal, claim=self.takes)
+        # After it is stored: what was paid for is kept even if its cost is refused.
+        self.cost = charged(self.cost, proposal, self.budget)
+        return delivered if delivered is not None and delivered.state == "judging" else None
+
+    def _number(self) -> int:
+        self.numbered += 1
+        return self.numbered
+
+    def _prepare(self, order: Order, number: int) -> None:
         """Start the build of a claimed candidate."""
         assert order.candidate is not None, "it was delivered"
         track = self.study.tracks[order.variant_id]
-        self.prepared += 1
         built = None
-        if pool is not None:
-            built = pool.submit(self._build, order.candidate, track.record.variant)
-            self._phase(track, self.prepared, "build")
-        self.queue.append(
-            _Prepared(track=track, trial=self.prepared, order=order, candidate=order.candidate, built=built)
-        )
+        if self.builders is not None:
+            built = self.builders.submit(self._build, order.candidate, track.record.variant)
+            self._phase(track, number, "build")
+        self.queue.append(_Prepared(track=track, trial=number, order=order, candidate=order.candidate, built=built))
 
     def _request(self, track: Track, order: Order) -> Request:
         parent = next((n.candidate for n in track.nodes if n.id == order.parent), None)
@@ -246,18 +388,27 @@ class _Search:
 
     def _build(self, candidate: Candidate, variant: Variant) -> tuple[Artifact | BuildFailure, float, float]:
         started, clock = time.time(), time.monotonic()
-        result = self.backend.build(candidate, variant)
+        with self.lanes.busy("build"):
+            result = self.backend.build(candidate, variant)
         return result, started, time.monotonic() - clock
 
     def _finish(self, item: _Prepared) -> None:
         """Judge a prepared candidate, store the trial and say so."""
         track = item.track
+        with self.lock:
+            if not self.study.renew(item.order):
+                # Its lease ended, for example while this machine slept, and another process took it.
+                self.queue.remove(item)
+                self._phase(track, item.trial, "done")
+                return
         trial = self._judge(item)
-        node = self.study.record(item.order, trial)
-        self.done += 1
+        with self.lock:
+            node = self.study.record(item.order, trial)
+            self.queue.remove(item)
+            self.done += 1
+            best = best_node(track.nodes)
         self._phase(track, item.trial, "done")
-        best = best_node(track.nodes)
-        self.on_event(
+        self._say(
             TrialFinished(variant=track.label, node=node, best_speedup=speedup_of(best) if best is not None else None)
         )
 
@@ -275,8 +426,23 @@ class _Search:
             # Nothing is left to judge, and the trial's time is that of the build.
             return Trial(candidate=item.candidate, outcome=result, started=started, seconds=seconds)
         self._phase(item.track, item.trial, "verify")
-        trial = self.judge.evaluate(item.candidate, record, self.store.examples, built=result)
+        with self.lanes.busy("judge"):
+            trial = self.judge.evaluate(item.candidate, record, self.store.examples, built=result)
         return replace(trial, seconds=trial.seconds + seconds)
 
     def _phase(self, track: Track, trial: int, phase: Phase) -> None:
-        self.on_event(PhaseChanged(variant=track.label, trial=trial, phase=phase))
+        self._say(PhaseChanged(variant=track.label, trial=trial, phase=phase))
+
+    def _say(self, event: Event) -> None:
+        """Tell the caller, in its own thread: what other threads say waits until that one has time."""
+        self.told.put(event)
+        if threading.get_ident() == self.thread:
+            self._deliver_events()
+
+    def _deliver_events(self) -> None:
+        while True:
+            try:
+                event = self.told.get_nowait()
+            except Empty:
+                return
+            self.on_event(event)

@@ -62,7 +62,7 @@ class OrderStore(NodeStore, Protocol):
     def change_orders(self, decide: Callable[[Sequence[Order]], Sequence[Order]]) -> Sequence[Order]:
         """Show all open orders to `decide` and store what it returns, new or changed, in one transaction.
 
-        `decide` is pure; between what it sees and what is stored nobody else changes an order.
+        `decide` changes nothing, but may read the store; between what it sees and what is stored nobody else writes.
         """
         ...
 

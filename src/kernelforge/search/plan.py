@@ -80,19 +80,21 @@ class Plan:
         variants: in the order of the records.
         coverage: captured part of the model's time, in [0, 1]; the rest stays as it is.
         now: with the best kernels found so far.
-        estimate: after the allotted trials, by `estimated_left`.
-        bound: if every variant that the search can work on reached its floor.
-        bound_all: if every variant that may be forged did, those included that the generator has no idea for.
-        unknown_floors: share of the captured time of variants in `bound_all` whose floor is unknown and counts as 0.
+        estimate: after the allotted trials, by `estimated_left`; None if the floor of a variant that gets some is
+            unknown.
+        bound: if every variant that the search can work on reached its floor; None if one of these is unknown.
+        bound_all: if every variant that may be forged did, those included that the generator has no idea for; None if
+            one of these is unknown.
+        unknown_floors: share of the captured time of the variants that may be forged and whose floor is unknown.
     """
 
     variants: tuple[PlannedVariant, ...]
     allowed: Allowed
     coverage: float
     now: float
-    estimate: float
-    bound: float
-    bound_all: float
+    estimate: float | None
+    bound: float | None
+    bound_all: float | None
     unknown_floors: float
 
     @property
@@ -142,15 +144,21 @@ def plan_search(
     def speedup(left: Callable[[PlannedVariant], float]) -> float:
         return whole_speedup(rest + sum(v.state.share * left(v) for v in variants), coverage)
 
+    def reached(which: Callable[[PlannedVariant], bool], left: Callable[[PlannedVariant], float]) -> float | None:
+        """With `left` of the variants that `which` picks; None if the floor of one of them is unknown."""
+        if any(which(v) and v.state.share > 0 and not v.state.least > 0 for v in variants):
+            return None
+        return speedup(lambda v: left(v) if which(v) else v.state.left)
+
     def at_floor(variant: PlannedVariant) -> float:
         return variant.state.left - variant.state.headroom
 
     return Plan(
         variants=variants, allowed=allowed, coverage=coverage,
         now=speedup(lambda v: v.state.left),
-        estimate=speedup(lambda v: estimated_left(v.state, policy, v.allotted)),
-        bound=speedup(lambda v: v.state.left if v.state.exhausted else at_floor(v)),
-        bound_all=speedup(lambda v: v.state.left if v.record.forgeable else at_floor(v)),
+        estimate=reached(lambda v: v.allotted > 0, lambda v: estimated_left(v.state, policy, v.allotted)),
+        bound=reached(lambda v: not v.state.exhausted, at_floor),
+        bound_all=reached(lambda v: not v.record.forgeable, at_floor),
         unknown_floors=math.fsum(s.share for s in forgeable if not s.least > 0),
     )  # fmt: skip
 
@@ -182,7 +190,7 @@ def allotments(
 def estimated_left(state: VariantState, policy: Policy, trials: int) -> float:
     """Expected time after some trials, as a fraction of eager's: progress wins half of the headroom.
 
-    With the chance of progress that the scheduler counts on. An unknown floor counts as 0.
+    With the chance of progress that the scheduler counts on. The floor must be known.
     """
     return state.left - PROGRESS_WINS * state.headroom * progress_chance(state, policy, trials)
 

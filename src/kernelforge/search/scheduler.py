@@ -133,14 +133,14 @@ def state_of(
             repaired machine gets another chance.
         prior_floor: see `VariantState`.
     """
-    left, floor = _time_left(nodes)
     best = best_node(nodes)
+    left, floor = _time_left(best or reference_node(nodes))
     return VariantState(
         variant_id=record.variant.id, share=record.share, trials=len(nodes) + in_flight,
         judged=sum(1 for n in nodes if n.kind != "worker_failure"), stalled=_stalled(nodes),
         speedup=(speedup_of(best) or 0.0) if best is not None else 0.0, left=left, floor=floor,
         prior_floor=prior_floor, vendor=is_vendors(record.variant.operator),
-        worker_failures=_trailing_failures([n for n in nodes if n.number > since]), exhausted=exhausted,
+        worker_failures=_trailing_failures(nodes, since=since), exhausted=exhausted,
     )  # fmt: skip
 
 
@@ -205,9 +205,8 @@ def reference_node(nodes: Sequence[Node]) -> Node | None:
     return best_node(nodes) or next((n for n in reversed(standing(nodes)) if n.kind == "accepted"), None)
 
 
-def _time_left(nodes: Sequence[Node]) -> tuple[float, float]:
+def _time_left(reference: Node | None) -> tuple[float, float]:
     """(time of the faster of eager and best, floor) as fractions of eager's time, by the best or newest measurement."""
-    reference = reference_node(nodes)
     if reference is None:
         return 1.0, 0.0
     known = reference.summary
@@ -222,7 +221,7 @@ def _stalled(nodes: Sequence[Node]) -> int:
     for node in nodes:
         if node.kind == "worker_failure":
             continue
-        speedup = speedup_of(node)
+        speedup = node.summary.speedup
         if speedup is not None and speedup > PROGRESS * best:
             best, stalled = speedup, 0
         else:
@@ -230,10 +229,10 @@ def _stalled(nodes: Sequence[Node]) -> int:
     return stalled
 
 
-def _trailing_failures(nodes: Sequence[Node]) -> int:
+def _trailing_failures(nodes: Sequence[Node], *, since: int) -> int:
     count = 0
     for node in reversed(nodes):
-        if node.kind != "worker_failure":
+        if node.kind != "worker_failure" or node.number <= since:
             break
         count += 1
     return count

@@ -26,7 +26,7 @@ from kernelforge.evaluate.types import Trial
 from kernelforge.generate.types import Candidate, Exhausted, Feedback
 from kernelforge.search.duplicates import normalised
 from kernelforge.search.lineage import feedback_of, parent_node, told
-from kernelforge.search.orders import Order, OrderStore
+from kernelforge.search.orders import OPEN, Order, OrderState, OrderStore
 from kernelforge.search.scheduler import Policy, VariantState, next_variant, park_reason, state_of
 from kernelforge.search.tree import GrowingView, TreeView
 from kernelforge.search.types import Node, Strategy
@@ -38,7 +38,16 @@ WAITING = "waiting for trials in flight"
 
 def owner_of_this_process() -> str:
     """Who works on an order: host, process and its start, so that a dead owner is known on the same host."""
-    return f"{platform.node()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+    return owner_of(os.getpid())
+
+
+def owner_of(pid: int) -> str:
+    """The owner that a process of this host is.
+
+    Raises:
+        psutil.NoSuchProcess: there is no such process.
+    """
+    return f"{platform.node()}:{pid}:{psutil.Process(pid).create_time():.2f}"
 
 
 def is_gone(owner: str) -> bool:
@@ -48,7 +57,9 @@ def is_gone(owner: str) -> bool:
     if host != platform.node() or not pid.isdigit():
         return False
     try:
-        return f"{psutil.Process(int(pid)).create_time():.2f}" != started
+        process = psutil.Process(int(pid))
+        # One that ended and that its parent has not reaped yet holds nothing any more.
+        return f"{process.create_time():.2f}" != started or process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         return True
 
@@ -186,6 +197,7 @@ class Study:
         """
         known = self._store.order(order_id)
         if isinstance(proposal, Candidate):
+            _check_text(proposal)
             if proposal.variant_id != known.variant_id:
                 raise UsageError(
                     f"order {order_id[:12]} is for variant {known.variant_id[:8]}, the candidate is of "
@@ -195,21 +207,64 @@ class Study:
         failed = proposal.reason if isinstance(proposal, Exhausted) else proposal
         if isinstance(proposal, Exhausted):
             self._no_idea(known, proposal.reason)
-        if known.state in ("waiting", "asked"):
-            (known,) = self._store.change_orders(lambda _: [replace(known, state="failed", detail=failed, owner="")])
-        return known
+
+        def fail(orders: Sequence[Order]) -> list[Order]:
+            now = [o for o in orders if o.id == known.id and o.state in ("waiting", "asked")]
+            return [replace(o, state="failed", detail=failed, owner="") for o in now]
+
+        return next(iter(self._store.change_orders(fail)), known)
 
     def _deliver(self, known: Order, candidate: Candidate) -> Order:
-        if known.candidate is not None and known.candidate.id == candidate.id:
-            return known
-        if known.candidate is not None:
-            known = replace(known, id=uuid.uuid4().hex, created=self._clock(), node="")
         track = self.tracks.get(known.variant_id)
         # A proposer may have revised another one than it was asked to.
         parent = known.parent if track is None else parent_node(candidate.parent, track.nodes)
-        order = replace(known, state="delivered", candidate=candidate, parent=parent, owner="", expires=0.0, detail="")
-        (stored,) = self._store.change_orders(lambda _: [order])
-        return stored
+        told = [known]
+
+        def deliver(orders: Sequence[Order]) -> list[Order]:
+            # As it is now: what was read before the transaction may be over. One that is no longer open had its end.
+            now = next((o for o in orders if o.id == known.id), None)
+            ended = now is None and known.state in OPEN
+            current = now or known
+            if current.candidate is not None and current.candidate.id == candidate.id:
+                told[0] = current
+                return []
+            if current.candidate is not None or ended:
+                current = replace(current, id=uuid.uuid4().hex, created=self._clock(), node="")
+            return [
+                replace(
+                    current, state="delivered", candidate=candidate, parent=parent, owner="", expires=0.0, detail=""
+                )
+            ]
+
+        return next(iter(self._store.change_orders(deliver)), told[0])
+
+    def deliver(self, order: Order, candidate: Candidate, *, claim: bool) -> Order | None:
+        """As `tell` of an order that was asked here, but None if the candidate's text is known by now.
+
+        Two proposers may have the same idea at once; the store's transaction decides who was first. The other one's
+        order fails, and says so.
+
+        Args:
+            claim: for this study to judge, in the same step.
+        """
+        track = self.tracks[order.variant_id]
+        lost = replace(order, state="failed", owner="", detail="another proposer was first with this text")
+        text = normalised(candidate.source)
+        taken = replace(
+            order, state="judging" if claim else "delivered", candidate=candidate, detail="",
+            parent=parent_node(candidate.parent, track.nodes), owner=self._owner if claim else "",
+            expires=self._clock() + JUDGE_LEASE_S if claim else 0.0,
+        )  # fmt: skip
+
+        def decide(orders: Sequence[Order]) -> list[Order]:
+            # Nobody else writes now: what was proposed before is a node or an open order.
+            self.refresh()
+            others = (o.candidate for o in orders if o.variant_id == order.variant_id and o.id != order.id)
+            known = text in track.texts() or any(c is not None and normalised(c.source) == text for c in others)
+            return [lost if known else taken]
+
+        (stored,) = self._store.change_orders(decide)
+        return None if stored.candidate is None else stored
 
     def _no_idea(self, order: Order, reason: str) -> None:
         track = self.tracks.get(order.variant_id)
@@ -231,6 +286,8 @@ class Study:
         Raises:
             NotFound: no such variant or node.
         """
+        if isinstance(what, Candidate):
+            _check_text(what)
         variant_id = what.variant_id if isinstance(what, Candidate) else what
         if variant_id not in self.tracks:
             raise NotFound(f"the study has no variant {variant_id[:8]}")
@@ -270,19 +327,34 @@ class Study:
             track.waiting = False
         return node
 
+    def renew(self, order: Order, *, lease_s: float = JUDGE_LEASE_S) -> bool:
+        """Whether a claimed order is still this study's; then the lease begins anew."""
+        return bool(self._change_own(order, state="judging", owner=self._owner, expires=self._clock() + lease_s))
+
     def release(self, order: Order) -> None:
         """Give a claimed candidate back: it is delivered again, and the next who claims gets it."""
-        self._store.change_orders(lambda _: [replace(order, state="delivered", owner="", expires=0.0)])
+        self._change_own(order, state="delivered", owner="", expires=0.0)
 
     def give_up(self, order: Order, reason: str) -> None:
-        """Close an order that nobody shall work on any more."""
-        self._store.change_orders(lambda _: [replace(order, state="failed", detail=reason, owner="")])
+        """Close an order of this study that nobody shall work on any more."""
+        self._change_own(order, state="failed", owner="", expires=order.expires, detail=reason)
+
+    def _change_own(
+        self, order: Order, *, state: OrderState, owner: str, expires: float, detail: str = ""
+    ) -> Sequence[Order]:
+        """Change an order, unless its lease has ended and it is another's or done."""
+        changed = replace(order, state=state, owner=owner, expires=expires, detail=detail)
+        return self._store.change_orders(
+            lambda orders: [changed for o in orders if (o.id, o.owner) == (order.id, self._owner)]
+        )
 
     def refresh(self) -> None:
         """Take in new nodes, in the store's order; other processes may have added some."""
         for variant_id, track in self.tracks.items():
             last = track.nodes[-1].number if track.nodes else 0
-            track.nodes.extend(self._store.nodes(variant_id, after=last))
+            new = self._store.nodes(variant_id, after=last)
+            track.nodes.extend(new)
+            track.waiting = track.waiting and not new
 
     def under_way(self, orders: Sequence[Order]) -> list[Order]:
         """Of the open orders those that will become trials: delivered, or worked on by somebody who is not given up."""
@@ -318,3 +390,13 @@ class Study:
 
     def _is_held(self, order: Order, now: float) -> bool:
         return now < order.expires and not self._gone(order.owner)
+
+
+def _check_text(candidate: Candidate) -> None:
+    """Raises UsageError if the source is no text that can be stored: half of a surrogate pair, from a model's JSON."""
+    try:
+        candidate.source.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the source cannot be stored: {error.reason} at character {error.start}", hint="deliver it without that"
+        ) from error

@@ -14,6 +14,7 @@ from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import OperatorCard, VariantRecord
 from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate
+from kernelforge.search.lanes import Lane
 from kernelforge.verify.types import Rejected
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Summary:
         speedup, low: median over eager and the lower end of its interval; None unless the node was accepted and does
             its work itself.
         candidate_us, eager_us, floor_us: as in the measurement; None unless the node was accepted.
+        binary: sha256 of what was built and accepted, else "".
     """
 
     candidate_id: str
@@ -60,6 +62,7 @@ class Summary:
     candidate_us: float | None = None
     eager_us: float | None = None
     floor_us: float | None = None
+    binary: str = ""
 
 
 def summarise(candidate: Candidate, outcome: Outcome) -> Summary:
@@ -72,6 +75,7 @@ def summarise(candidate: Candidate, outcome: Outcome) -> Summary:
         candidate_id=candidate.id, kind="accepted",
         speedup=measurement.speedup.median if generated else None, low=measurement.speedup.low if generated else None,
         candidate_us=measurement.candidate_us, eager_us=measurement.eager_us, floor_us=measurement.floor_us,
+        binary=outcome.artifact.digest,
     )  # fmt: skip
 
 
@@ -230,11 +234,12 @@ class SearchSummary:
     """What one call of the search did.
 
     Attributes:
-        trials: how many were judged and stored. seconds: wall time.
+        trials: how many were judged and stored. seconds: wall time, without pauses.
         tokens, usd: what the proposals cost; None if the generator does not say it of every one.
         stopped: why it ended.
         best: best node per variant id, over the whole history; a variant without an accepted node is absent.
         parked: variant id -> why no more trials were given to it.
+        busy_s: seconds in which each lane was at work (`search.lanes`).
     """
 
     trials: int
@@ -244,3 +249,4 @@ class SearchSummary:
     parked: Mapping[str, str]
     tokens: int | None = 0
     usd: float | None = 0.0
+    busy_s: Mapping[Lane, float] = field(default_factory=dict)

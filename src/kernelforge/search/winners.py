@@ -12,6 +12,7 @@ from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored
 from kernelforge.search.lineage import ranked_nodes, standing
 from kernelforge.search.types import Node, NodeStore
+from kernelforge.wording import speedup_words
 
 MIN_SPEEDUP_LOW = 1.02
 """The policy exports only what is faster than eager beyond the noise: the interval's low end must exceed this."""
@@ -89,7 +90,7 @@ def choose_winner(record: VariantRecord, nodes: Sequence[Node], *, pick: str = "
 def not_faster(speedup: Interval) -> str:
     """Why a right kernel is not used, with its speed-up: it is slower, or not faster beyond the noise."""
     words = "slower than eager" if speedup.high < 1.0 else "not faster beyond noise"
-    return f"{words}: {speedup.median:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return f"{words}: {speedup_words(speedup.median, speedup.low, speedup.high)}"
 
 
 def _low(outcome: Scored) -> float:

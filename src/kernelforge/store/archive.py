@@ -3,7 +3,8 @@
 A ZIP like a package's (`package.archive`: strict, nothing in it is executed): `HEADER.json` first, `cards/`,
 `capture.json`, `trials.jsonl` (one finished trial a line, parents first), `blobs/<sha256>` (binaries of accepted
 candidates), `examples/` if asked for, `checksums.sha256` last. What exports decided stays behind: it was timed through
-the dispatch of one machine. So do open work orders: they are leased to processes of one machine. Nodes have globally unique ids, so merging is adding those that are not there.
+the dispatch of one machine. So do open work orders: they are leased to processes of one machine.
+Nodes have globally unique ids, so merging is adding those that are not there.
 """
 
 from __future__ import annotations

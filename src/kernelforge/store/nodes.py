@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
@@ -87,10 +87,10 @@ def read_nodes(engine: Engine, variant_id: str, blobs: Path, *, after: int) -> t
     columns = (
         NodeRow.id, NodeRow.number, NodeRow.parent, NodeRow.started, NodeRow.seconds, NodeRow.kind,
         SummaryRow.candidate_id, SummaryRow.speedup, SummaryRow.low, SummaryRow.candidate_us, SummaryRow.eager_us,
-        SummaryRow.floor_us,
+        SummaryRow.floor_us, NodeRow.artifact,
     )  # fmt: skip
     query = (
-        select(*columns).join(SummaryRow, SummaryRow.node == NodeRow.id)
+        select(*columns).outerjoin(SummaryRow, SummaryRow.node == NodeRow.id)
         .where(NodeRow.variant_id == variant_id, NodeRow.number > after).order_by(NodeRow.number)
     )  # fmt: skip
     contents = Contents(engine, variant_id, blobs)
@@ -98,15 +98,22 @@ def read_nodes(engine: Engine, variant_id: str, blobs: Path, *, after: int) -> t
         rows = session.execute(query).all()
     return tuple(
         Node(
-            id=id_, number=number, variant_id=variant_id, parent=parent or "", started=started, seconds=seconds,
-            summary=Summary(
-                candidate_id=candidate_id, kind=cast(OutcomeKind, kind), speedup=speedup, low=low,
-                candidate_us=candidate_us, eager_us=eager_us, floor_us=floor_us,
-            ),
-            contents=Lazy(contents, number),
+            id=row.id, number=row.number, variant_id=variant_id, parent=row.parent or "", started=row.started,
+            seconds=row.seconds, contents=Lazy(contents, row.number),
+            summary=_summary(row, contents),
         )
-        for id_, number, parent, started, seconds, kind, candidate_id, speedup, low, candidate_us, eager_us, floor_us
-        in rows
+        for row in rows
+    )  # fmt: skip
+
+
+def _summary(row: Any, contents: Contents) -> Summary:
+    if row.candidate_id is None:
+        # Stored by an older kernelforge that had the project open while a newer one migrated it.
+        judged = contents.get(row.number)
+        return summarise(judged.candidate, judged.outcome)
+    return Summary(
+        candidate_id=row.candidate_id, kind=cast(OutcomeKind, row.kind), speedup=row.speedup, low=row.low,
+        candidate_us=row.candidate_us, eager_us=row.eager_us, floor_us=row.floor_us, binary=row.artifact or "",
     )  # fmt: skip
 
 
@@ -114,9 +121,12 @@ def add_node(session: Session, row: NodeRow, summary: Summary) -> None:
     """Insert a finished trial with its summary."""
     session.add(row)
     session.flush()  # a parent is there before its child, and a node before what refers to it
-    fields = asdict(summary)
-    fields.pop("kind")
-    session.add(SummaryRow(node=row.id, **fields))
+    session.add(
+        SummaryRow(
+            node=row.id, candidate_id=summary.candidate_id, speedup=summary.speedup, low=summary.low,
+            candidate_us=summary.candidate_us, eager_us=summary.eager_us, floor_us=summary.floor_us,
+        )
+    )  # fmt: skip
 
 
 def row_of(trial: Trial, *, node_id: str, number: int, parent: str, artifact: str | None) -> NodeRow:

@@ -151,8 +151,9 @@ def prepare(variant: Variant, case: Case, baseline: Baseline) -> PreparedCase | 
     eager = [from_bytes(r, s, device) for r, s in zip(raw, case.outputs, strict=True)]
     terms = reduction_terms(variant, case.dims, case.scalars)
     expected = tuple(
-        expect(e, t.values, t.sensitivity, terms=terms, reach=t.reach) for e, t in zip(eager, exact, strict=True)
-    )  # fmt: skip
+        expect(e, t.values, t.sensitivity, terms=terms, shared=t.shared, reach=t.reach)
+        for e, t in zip(eager, exact, strict=True)
+    )
     return PreparedCase(case=case, work=work, expected=expected)
 
 

@@ -20,6 +20,18 @@ from kernelforge.verify.draw import keeps_elements_apart
 from kernelforge.verify.layout import clone_like
 from kernelforge.verify.tolerance import PERTURBATION
 
+WEIGHTED = frozenset({"interpolate"})
+"""Native, and no reduction, and yet an element is a weighted sum of several."""
+
+CANCELLING = frozenset({"gelu"})
+"""It adds 1 to what is near -1, and multiplies by its input: eager and the float64 evaluation lose what the input does
+not, and a kernel that loses nothing differs from both."""
+
+FOLDS = frozenset({"sum", "mean", "avg_pool2d", "adaptive_avg_pool2d"})
+"""Each element adds up inputs of its own, of which neighbours know nothing: rows may be of different magnitudes. Many
+probes make its own sensitivity certain instead."""
+FOLD_PROBES = 6
+
 SMALL_ELEMENTS = 1 << 16
 """Outputs with fewer elements are probed twice: their neighbours smooth a chance zero of one probe less well."""
 
@@ -29,11 +41,14 @@ class Truth:
     """One output: its float64 values (or exact integers) and, for float outputs, its sensitivity (see tolerance).
 
     Attributes:
-        reach: of an elementwise operator, the largest magnitude among the inputs of each output element, float64.
+        shared: whether the neighbours of an element have its conditioning (a row of a softmax has, the sums of several
+            rows have not), so that a chance zero of its sensitivity may be mended by theirs.
+        reach: of an operator whose formula cancels in whatever precision, the magnitude of each input element, float64.
     """
 
     values: Tensor
     sensitivity: Tensor | None
+    shared: bool = True
     reach: Tensor | None = None
 
 
@@ -66,28 +81,49 @@ def truths(
         exact = evaluate_wide(variant, dims, scalars, inputs)
         if not any(t.is_floating_point() for t in inputs):
             return tuple(Truth(values=v, sensitivity=_zeros(v)) for v in exact)
-        moved = [_zeros(v) for v in exact]
+        apart = keeps_elements_apart(variant) and variant.operator not in WEIGHTED
+        folds = variant.operator in FOLDS
         device = inputs[0].device if inputs else torch.device("cpu")
         generator = torch.Generator(device=device)
         generator.manual_seed(seed)
-        probes = 2 if max((v.numel() for v in exact), default=0) < SMALL_ELEMENTS else 1
-        for _ in range(probes):
-            probe = evaluate_wide(variant, dims, scalars, _perturbed(inputs, PERTURBATION, generator))
+        probes: list[list[Tensor]]
+        if apart:
+            # Each input for itself: their errors add up, whatever signs a probe of all at once would happen to draw.
+            probes = [_perturbed(inputs, PERTURBATION, generator, only=i) for i in _floats(inputs)]
+        else:
+            few = max((v.numel() for v in exact), default=0) < SMALL_ELEMENTS
+            count = FOLD_PROBES if folds else 2 if few else 1
+            probes = [_perturbed(inputs, PERTURBATION, generator) for _ in range(count)]
+        moved = [_zeros(v) for v in exact]
+        for inputs_of_probe in probes:
+            probe = evaluate_wide(variant, dims, scalars, inputs_of_probe)
             for position, (value, other) in enumerate(zip(exact, probe, strict=True)):
                 so_far = moved[position]
                 if so_far is not None:
                     step = ((other - value).abs() / PERTURBATION).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-                    moved[position] = torch.maximum(so_far, step)
+                    if apart:
+                        moved[position] = so_far + step
+                    elif folds:
+                        moved[position] = torch.hypot(so_far, step / FOLD_PROBES**0.5)
+                    else:
+                        moved[position] = torch.maximum(so_far, step)
         return tuple(
-            Truth(values=v, sensitivity=m, reach=_reach(variant, inputs, v) if m is not None else None)
+            Truth(
+                values=v,
+                sensitivity=m,
+                shared=not (apart or folds),
+                reach=_reach(inputs, v) if variant.operator in CANCELLING and m is not None else None,
+            )
             for v, m in zip(exact, moved, strict=True)
         )
 
 
-def _reach(variant: Variant, inputs: Sequence[Tensor], output: Tensor) -> Tensor | None:
-    """None unless the output has the shape to which its inputs broadcast, and no element meets its neighbours."""
-    if not keeps_elements_apart(variant):
-        return None
+def _floats(inputs: Sequence[Tensor]) -> list[int]:
+    return [i for i, t in enumerate(inputs) if t.is_floating_point()]
+
+
+def _reach(inputs: Sequence[Tensor], output: Tensor) -> Tensor | None:
+    """None unless the output has the shape to which its inputs broadcast."""
     try:
         fits = torch.broadcast_shapes(*(t.shape for t in inputs)) == output.shape  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -174,10 +210,12 @@ def _zeros(value: Tensor) -> Tensor | None:
     return torch.zeros_like(value, dtype=torch.float64) if value.is_floating_point() else None
 
 
-def _perturbed(inputs: Sequence[Tensor], size: float, generator: torch.Generator) -> list[Tensor]:
+def _perturbed(
+    inputs: Sequence[Tensor], size: float, generator: torch.Generator, *, only: int | None = None
+) -> list[Tensor]:
     moved = []
-    for tensor in inputs:
-        if not tensor.is_floating_point():
+    for position, tensor in enumerate(inputs):
+        if not tensor.is_floating_point() or only not in (None, position):
             moved.append(tensor)
             continue
         signs = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device).bernoulli_(generator=generator)

@@ -89,8 +89,9 @@ class Expected:
 
 
 def expect(
-    eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: int, reach: Tensor | None = None
-) -> Expected:
+    eager: Tensor, truth: Tensor, sensitivity: Tensor | None, *, terms: int, shared: bool = True,
+    reach: Tensor | None = None,
+) -> Expected:  # fmt: skip
     """Derive the limits of one output.
 
     Args:
@@ -98,7 +99,8 @@ def expect(
         truth: the float64 evaluation (float outputs) or its integers, of the same shape.
         sensitivity: |change of the truth| / `PERTURBATION`, float64, same shape; None for outputs that must be exact.
         terms: how many terms an element adds up; 1 for operators that reduce nothing.
-        reach: the largest magnitude among the inputs of each element, of an operator that works element by element.
+        shared: whether an element's neighbours have its conditioning.
+        reach: of an operator whose formula cancels in whatever precision, the magnitude of each element's input.
     """
     if not eager.is_floating_point():
         return Expected(eager=eager, truth=truth, scale=None, limit=None, rms_limit=0.0, eager_worst=0.0, eager_rms=0.0)
@@ -106,9 +108,13 @@ def expect(
     factors = factors_for(dtype, terms=terms)
     finite = truth.isfinite() & eager.isfinite()
     magnitude = torch.where(finite, truth.abs(), 0.0)
-    scale = magnitude + (0.0 if sensitivity is None else _smooth(sensitivity, reach))
     unit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
     error = torch.where(finite, (eager.double() - truth).abs(), 0.0)
+    scale = magnitude
+    if sensitivity is not None and reach is not None:
+        scale = magnitude + torch.maximum(sensitivity, torch.minimum(_smooth(sensitivity), reach))
+    elif sensitivity is not None:
+        scale = magnitude + (_smooth(sensitivity) if shared else sensitivity)
     rounding = torch.where(finite, _rounding(truth, dtype), 0.0)
     eager_worst, eager_rms = relative(error, scale, tiny=_tiny(dtype))
     _, ideal_rms = relative(rounding, scale, tiny=_tiny(dtype))
@@ -165,12 +171,10 @@ def _round_up(limit: Tensor) -> Tensor:
     return limit.float() * (1.0 + 2.0**-22)
 
 
-def _smooth(sensitivity: Tensor, reach: Tensor | None) -> Tensor:
+def _smooth(sensitivity: Tensor) -> Tensor:
     """Replace an element's sensitivity by its group's root mean square where that is larger.
 
-    One random perturbation may leave an element unmoved by chance, its neighbours in the row rarely too. Where elements
-    do not meet, what a neighbour is says nothing of one's own arithmetic beyond the magnitude of one's own inputs
-    (gelu adds 1 to an erf near -1, and multiplies).
+    One random perturbation may leave an element unmoved by chance, its neighbours in the row rarely too.
     """
     if sensitivity.numel() == 0:
         return sensitivity
@@ -182,5 +186,4 @@ def _smooth(sensitivity: Tensor, reach: Tensor | None) -> Tensor:
             break
     if not axes:
         return sensitivity
-    shared = sensitivity.square().mean(axes, keepdim=True).sqrt()
-    return torch.maximum(sensitivity, shared if reach is None else torch.minimum(shared, reach))
+    return torch.maximum(sensitivity, sensitivity.square().mean(axes, keepdim=True).sqrt())

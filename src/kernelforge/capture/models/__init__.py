@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 from kernelforge.capture.models.types import LoadedModel, ModelOptions, ModelSource
@@ -27,6 +28,8 @@ def load_model(text: str, options: ModelOptions) -> LoadedModel:
         source = cast("ModelSource", load_plugin(__name__, name, "SOURCE"))
         if source.matches(text):
             return source.load(text, options)
+    if Path(f"{text}.py").is_file():
+        raise ModelError(f"{text!r} names no model", hint=f"did you mean {text}.py?")
     raise ModelError(
         f"{text!r} names no model",
         hint="give a Python file with Model and get_inputs, package.module:factory, torchvision:NAME or "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from typing import Any
 
 from kernelforge.capture.models._placing import place_model, sample_call
 from kernelforge.capture.models.types import LoadedModel, ModelOptions, ModelSource
 from kernelforge.errors import EnvironmentMissing, ModelError, UsageError
+from kernelforge.wording import did_you_mean
 
 _PREFIX = "torchvision:"
 
@@ -23,6 +25,8 @@ class TorchvisionSource:
 
         name = text.removeprefix(_PREFIX)
         if not options.random_weights:
+            with suppress(EnvironmentMissing):
+                _require_known(_models(), name)
             raise UsageError(f"{text}: trained weights are not downloaded", hint="add --random-weights")
         torch.manual_seed(options.seed)
         model = place_model(_build(name), options)
@@ -30,19 +34,27 @@ class TorchvisionSource:
         return LoadedModel(name=name, model=model, calls=tuple(sample_call(model, (x,), options) for x in images))
 
 
-def _build(name: str) -> Any:
+def _models() -> Any:
     try:
-        models = importlib.import_module("torchvision.models")
+        return importlib.import_module("torchvision.models")
     except (ImportError, RuntimeError) as error:  # RuntimeError: built for another torch
         raise EnvironmentMissing(
             f"torchvision cannot be imported: {error}",
             hint="install the torchvision that belongs to your torch: pip install 'kernelforge[torchvision]'",
         ) from error
-    try:
-        return models.get_model(name, weights=None)
-    except ValueError as error:
-        known = ", ".join(models.list_models()[:8])
-        raise ModelError(f"torchvision has no model {name!r}", hint=f"for example {known}") from error
+
+
+def _require_known(models: Any, name: str) -> None:
+    known = models.list_models()
+    if name.lower() not in known:
+        hint = did_you_mean(name, known) or f"for example {', '.join(known[:8])}"
+        raise ModelError(f"torchvision has no model {name!r}", hint=hint)
+
+
+def _build(name: str) -> Any:
+    models = _models()
+    _require_known(models, name)
+    return models.get_model(name, weights=None)
 
 
 SOURCE: ModelSource = TorchvisionSource()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,6 +17,7 @@ from urllib.parse import parse_qsl
 from kernelforge.capture.models._placing import place_model, sample_call
 from kernelforge.capture.models.types import LoadedModel, ModelOptions, ModelSource
 from kernelforge.errors import EnvironmentMissing, ModelError, UsageError
+from kernelforge.wording import did_you_mean
 
 _PREFIX = "transformers:"
 _FIRST_LENGTH = 16
@@ -31,14 +33,14 @@ class TransformersSource:
     def load(self, text: str, options: ModelOptions) -> LoadedModel:
         import torch
 
-        if not options.random_weights:
-            raise UsageError(f"{text}: trained weights are not downloaded", hint="add --random-weights")
         name, _, changes = text.removeprefix(_PREFIX).partition("?")
-        try:
-            library = importlib.import_module("transformers")
-        except ImportError as error:
-            hint = "install it: pip install 'kernelforge[transformers]'"
-            raise EnvironmentMissing(f"transformers cannot be imported: {error}", hint=hint) from error
+        _require_file(name)
+        if not options.random_weights:
+            with suppress(EnvironmentMissing):
+                _require_known(_library(), name)
+            raise UsageError(f"{text}: trained weights are not downloaded", hint="add --random-weights")
+        library = _library()
+        _require_known(library, name)
         torch.manual_seed(options.seed)
         try:
             config = _config(library, name, changes)
@@ -50,6 +52,31 @@ class TransformersSource:
         path = Path(name).resolve()
         stem = path.parent.name if path.name == "config.json" else path.name
         return LoadedModel(name=stem, model=model, calls=tuple(sample_call(model, s, options) for s in samples))
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        hint = "install it: pip install 'kernelforge[transformers]'"
+        raise EnvironmentMissing(f"transformers cannot be imported: {error}", hint=hint) from error
+
+
+def _require_file(name: str) -> None:
+    """A name with a folder or an ending is a path, and a path must lead to a configuration."""
+    path = Path(name)
+    if path.is_dir():
+        path = path / "config.json"
+    if (path.suffix == ".json" or len(path.parts) > 1) and not path.is_file():
+        raise ModelError(f"configuration file {path} does not exist", hint="check the path")
+
+
+def _require_known(library: Any, name: str) -> None:
+    """A model type must be one of the library's; its own message would list them all."""
+    if not Path(name).exists() and name not in library.CONFIG_MAPPING:
+        near = did_you_mean(name, library.CONFIG_MAPPING)
+        hint = near or "give a model type such as qwen3, or a path to a config.json"
+        raise ModelError(f"transformers has no model type {name!r}", hint=hint)
 
 
 def _config(library: Any, name: str, changes: str) -> Any:

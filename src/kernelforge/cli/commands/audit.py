@@ -29,7 +29,7 @@ def audit(
     from kernelforge import forge
     from kernelforge.report.judgement_tables import audit_grids
 
-    folder = find_project(project)
+    folder = find_project(project, option=True)
     report = with_variant(folder, variant, lambda name: forge.audit_node(folder, node, variant=name))
     out.show(report.to_json(), audit_grids(report))
     if report.outcome != "accepted":

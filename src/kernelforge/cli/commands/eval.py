@@ -44,7 +44,7 @@ def evaluate(
     from kernelforge.report.judgement_tables import evaluation_grids
 
     _refuse_other_files(source, variant)
-    folder = find_project(project)
+    folder = find_project(project, option=True)
     paper = protocol is ProtocolName.PAPER
     report = with_variant(
         folder,
@@ -65,8 +65,10 @@ def evaluate(
 def _refuse_other_files(source: Path, variant: str) -> None:
     """What is no kernel by its name would become a trial that does not compile, and stay in the project."""
     if source.suffix.lower() not in SUFFIXES:
+        missing = "" if source.exists() else "does not exist, and "
+        endings = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise UsageError(
-            f"{source} is no kernel source: its name does not end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}",
+            f"{source} {missing}is no kernel source: its name does not end in {endings}",
             hint=f"name a C++ or CUDA file with `launch`; `kforge op show {variant} --prelude` shows its declarations",
         )
 

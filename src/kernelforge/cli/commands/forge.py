@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +16,10 @@ from kernelforge.cli.progress import Progress
 from kernelforge.cli.projects import project_and_names
 from kernelforge.cli.variants import with_variants
 from kernelforge.cli.verb import OUT_OF_BUDGET, require_speedup_of, verb
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.report.rows import ForgeReport
 
 
 class PolicyName(StrEnum):
@@ -68,6 +74,15 @@ def forge(
         bool,
         typer.Option("--plan", help="Print what the budget would be spent on and what the model may gain; no trial."),
     ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Search in the background, and print the run's id.")
+    ] = False,
+    devices: Annotated[
+        str,
+        typer.Option(
+            "--devices", metavar="GPUS", help="One worker for each of these GPUs: all, or their indices as in 0,1."
+        ),
+    ] = "",
     require_speedup: RequireSpeedup = None,
 ) -> None:
     """Search for faster kernels; resumes.
@@ -76,15 +91,36 @@ def forge(
     command resumes.
     """
     from kernelforge import forge as verbs
-    from kernelforge.report.plan import plan_grids
-    from kernelforge.report.tables import LEAST_SHARE, operator_grid
-    from kernelforge.report.units import format_duration
+    from kernelforge.report.tables import operator_grid
     from kernelforge.search.types import Budget
-    from kernelforge.wording import plural
 
     folder, names = project_and_names(project, operators or ())
     budget = Budget(trials=trials, seconds=max_time, tokens=budget_tokens, usd=budget_usd)
+    if detach and (plan or require_speedup is not None):
+        other = "--plan" if plan else "--require-speedup"
+        raise UsageError(f"--detach has no result that {other} could show", hint="leave one of them out")
+    if (detach or devices) and not plan:
+        started = with_variants(
+            folder,
+            names,
+            lambda known: verbs.start_run(
+                folder,
+                operators=known,
+                budget=budget,
+                strategy=strategy,
+                policy=policy.value,
+                library=not no_library,
+                devices=devices,
+            ),
+        )
+        if detach:
+            out.show_text(started.to_json(), started.id)
+            out.next_step("runs", "attach", started.id, "-p", folder)
+            return
     if plan:
+        from kernelforge.report.plan import plan_grids
+        from kernelforge.report.tables import LEAST_SHARE
+
         planned = with_variants(
             folder,
             names,
@@ -96,23 +132,25 @@ def forge(
         out.next_step(*(word for word in out.arguments if word != "--plan"))
         return
     with Interrupt(out) as interrupt, Progress(out) as progress:
-        report = with_variants(
-            folder,
-            names,
-            lambda known: verbs.forge_project(
+        if devices:
+            report = _follow(folder, started.id, progress, interrupt)
+        else:
+            report = with_variants(
                 folder,
-                operators=known,
-                budget=budget,
-                strategy=strategy,
-                policy=policy.value,
-                library=not no_library,
-                on_event=progress,
-                should_stop=interrupt.should_stop,
-            ),
-        )
-    cost = f", {report.tokens:,} tokens" if report.tokens else ""
-    cost += f", ${report.usd:.2f}" if report.usd else ""
-    out.note(f"{plural(report.trials, 'trial')} in {format_duration(report.seconds)}{cost}; ended by: {report.stopped}")
+                names,
+                lambda known: verbs.forge_project(
+                    folder,
+                    operators=known,
+                    budget=budget,
+                    strategy=strategy,
+                    policy=policy.value,
+                    library=not no_library,
+                    on_event=progress,
+                    should_stop=interrupt.should_stop,
+                ),
+            )
+    for line in report.lines:
+        out.note(line)
     out.show(report.to_json(), [operator_grid(report.rows, width=out.width())])
     if interrupt.exit_code or report.stopped in OUT_OF_BUDGET:
         out.resume()
@@ -120,3 +158,27 @@ def forge(
         raise typer.Exit(interrupt.exit_code)
     require_speedup_of(report.rows, require_speedup)
     out.next_step("export", folder, "-o", f"{folder.stem}.cast")
+
+
+def _follow(folder: Path, run: str, progress: Progress, interrupt: Interrupt) -> ForgeReport:
+    """Watch the workers of several devices; what stops a search in this process stops them."""
+    from kernelforge import forge as verbs
+
+    told = False
+
+    def should_leave() -> bool:
+        nonlocal told
+        if interrupt.should_stop() and not told:
+            told = True
+            with suppress(UsageError):  # it has just ended
+                verbs.control_run([folder], run, "stop")
+        return False
+
+    try:
+        followed = verbs.follow_run([folder], run, on_event=progress, should_leave=should_leave)
+    except KeyboardInterrupt:
+        with suppress(UsageError):
+            verbs.control_run([folder], run, "cancel")
+        raise
+    assert followed.report is not None, "it was followed to its end"
+    return followed.report

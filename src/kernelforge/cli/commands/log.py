@@ -48,7 +48,7 @@ def log(
     """
     from kernelforge import forge
 
-    folder = find_project(project)
+    folder = find_project(project, option=True)
     named = variant or variant_of_node(folder, node)
     only: LogPhase | None = None if phase is None else phase.value
     report = with_variant(folder, named, lambda name: forge.trial_log(folder, name, node, phase=only))

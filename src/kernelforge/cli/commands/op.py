@@ -49,7 +49,7 @@ def show(
         raise UsageError("--backend says which prelude to print", hint="add --prelude")
     if trial is not None and prelude:
         raise UsageError("--trial and --prelude print different things", hint="leave one of them")
-    folder = find_project(project)
+    folder = find_project(project, option=True)
     if trial is not None:
         _show_trial(out, variant, trial, folder=folder)
         return

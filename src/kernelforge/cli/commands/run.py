@@ -51,7 +51,7 @@ def run(
     Stops after --max-time; stopping early keeps what was found.
     """
     from kernelforge import forge
-    from kernelforge.report.tables import operator_grid, whole_model_grid
+    from kernelforge.report.tables import facts_grid, operator_grid, package_line, whole_model_grid
 
     target = output or default_project(source).with_suffix(".cast")
     with Interrupt(out) as interrupt, Progress(out) as progress:
@@ -72,6 +72,8 @@ def run(
     grids = [operator_grid(report.rows, width=out.width())]
     if report.whole_model is not None:
         grids.append(whole_model_grid([report.whole_model]))
+    if line := package_line(report):
+        grids.append(facts_grid([("package", line)]))
     out.show(report.to_json(), grids)
     if interrupt.exit_code or report.stopped in OUT_OF_BUDGET:
         out.resume()

@@ -24,7 +24,7 @@ def tree(out: Output, variant: VariantArgument, project: ProjectOption = None) -
     from kernelforge import forge
     from kernelforge.report.trees import tree_grid
 
-    folder = find_project(project)
+    folder = find_project(project, option=True)
     report = with_variant(folder, variant, lambda name: forge.variant_tree(folder, name))
     out.show(report.to_json(), [tree_grid(report)])
     best = next((row.trial for row in report.rows if row.best), None)
@@ -54,7 +54,7 @@ def diff(
     """
     from kernelforge import forge
 
-    folder = find_project(project)
+    folder = find_project(project, option=True)
     named = variant or variant_of_node(folder, node, other)
     report = with_variant(folder, named, lambda name: forge.diff_trials(folder, name, node, other))
     out.show_text(report.to_json(), report.text)

@@ -1,0 +1,14 @@
+// Row control. Tries: nothing.
+// Variant: mean. Verdict: accepted.
+extern "C" int launch(const float* input, float* out, void* workspace) {
+  for (int64_t r = 0; r < 16; ++r) {
+    float total = 0, largest = 0;
+    for (int64_t c = 0; c < 1000; ++c) {
+      const float x = input[r * 1000 + c];
+      total += x;
+      if (std::fabs(x) > largest || x != x) largest = std::fabs(x);
+    }
+    out[r] = total / 1000.0f;
+  }
+  return 0;
+}
