@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import write_record
@@ -55,9 +54,9 @@ def make_project(path: Path, nodes: int, *, seed: int = 0) -> Project:
     return project
 
 
-def _trials(variant_id: str, nodes: int, generator: random.Random) -> Iterator[StoredTrial]:
+def _trials(variant_id: str, nodes: int, generator: random.Random, *, first: int = 1) -> Iterator[StoredTrial]:
     made: list[tuple[str, str]] = []
-    for number in range(1, nodes + 1):
+    for number in range(first, first + nodes):
         parent, revised = generator.choice(made[-100:]) if made and generator.random() < 0.97 else ("", "")
         source = f"// candidate {number}\n" + "x" * 4096
         candidate = Candidate(variant_id=variant_id, source=source, backend="cpp", generator="manual", parent=revised)
@@ -102,9 +101,9 @@ def measure(path: Path, strategy: str) -> dict[str, object]:
     opened_s = time.perf_counter() - started
     study.ask()  # imports, and the first view of the tree
     asks_ms = []
-    for number in range(ASKS):
-        grown = _trials(records[0].variant.id, 1, random.Random(number))
-        project.add_trials([replace(t, id=digest([strategy, number])) for t in grown], {})
+    first = len(study.tracks[records[0].variant.id].nodes) + 1
+    for number in range(first, first + ASKS):
+        project.add_trials(list(_trials(records[0].variant.id, 1, random.Random(number), first=number)), {})
         started = time.perf_counter()
         (order,) = study.ask()
         asks_ms.append(1e3 * (time.perf_counter() - started))
