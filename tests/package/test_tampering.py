@@ -233,7 +233,7 @@ def test_extra_fields_and_unusual_compression(written: Path) -> None:
 def test_missing_and_unreadable(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         read_package(tmp_path / "none.cast")
-    with pytest.raises(PackageError, match="cannot be read"):
+    with pytest.raises(PackageError, match="is a folder, not a package"):
         read_package(tmp_path)
 
 

@@ -105,7 +105,8 @@ def _floats(
 ) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     if name == "magnitudes":
-        values = _magnitudes(shape, wide, _largest_exponent(dtype, whole=whole), generator)
+        exponent = _largest_exponent(dtype, whole=whole)
+        values = _magnitudes(shape, wide, exponent, generator) if whole else _rows_of(shape, wide, exponent, generator)
         if whole and domain.kind == "positive":
             return values.abs().to(dtype)
     else:
@@ -168,10 +169,15 @@ def _spike(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> 
 
 
 def _mixed(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
+    return _rows_of(shape, dtype, 3 * math.log2(10), generator)
+
+
+def _rows_of(shape: tuple[int, ...], dtype: torch.dtype, exponent: float, generator: Generator) -> Tensor:
+    """Normal values, each row of a magnitude from 2**-exponent to 2**exponent."""
     values = _normal(shape, dtype, generator)
     rows = (*shape[:-1], 1) if len(shape) > 1 else shape
-    exponents = torch.rand(rows, dtype=dtype, generator=generator, device=generator.device) * 6 - 3
-    return values * 10.0**exponents
+    chance = torch.rand(rows, dtype=dtype, generator=generator, device=generator.device)
+    return values * torch.exp2((2 * chance - 1) * exponent)
 
 
 def _offset(shape: tuple[int, ...], dtype: torch.dtype, generator: Generator) -> Tensor:
