@@ -1,5 +1,5 @@
 // Row V7. Tries: 0 for rows of small values, beside rows of large ones.
-// Variant: sum. Verdict: wrong_value.
+// Variant: sum. Verdict: wrong_value or precision_downgrade.
 extern "C" int launch(const float* input, float* out, void* workspace) {
   for (int64_t r = 0; r < 16; ++r) {
     float total = 0, largest = 0;
