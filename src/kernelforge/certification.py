@@ -4,10 +4,13 @@ Only binaries that the judge accepted come here. Both sides are called from Pyth
 operator's function, once with the package dispatched and once without, alternating in ABBA order. This is also the
 held-out timing: nothing that the search measured enters it.
 
-Two regimes are timed. *Repeated*: the same call again and again, its inputs in the nearest cache that holds them. *In
+Two regimes are timed. *Repeated*: calls in a row, their inputs in a near cache if they are small. *In
 flow*, for tensors that are large enough for it to matter: before each call a producer writes the first input, and the
 time ends when a consumer has read the output, as in a model. A kernel that streams its output past the caches may win
 the first and lose the second. Where calls are timed in flow, that decides; a loss in the other regime decides as well.
+
+Before and after, outputs through dispatch are judged on fresh inputs: the judge has seen the kernel in the runner
+alone, and a kernel that can tell the two apart must be right here.
 
 No call meets the inputs of an earlier one: all elements of the large inputs are written anew for each, on both sides,
 so that a kernel which remembers what it saw, whole or in parts, gains nothing. The timing slot of the device is held,

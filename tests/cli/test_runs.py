@@ -38,7 +38,7 @@ def test_detach_returns_at_once_and_attach_shows_what_the_foreground_does(kforge
     lines = watched.stderr.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["[1/3]", "[2/3]", "[3/3]"]
     assert "#1  1.50x (1.40-1.60)" in lines[0]
-    assert lines[3].startswith("3 trials in ") and lines[3].endswith("; ended by: trials")
+    assert lines[3].startswith("3 trials in ") and lines[3].endswith("; ended by: --trials is spent")
     assert lines[4].startswith("busy: propose ") and lines[-1] == "next: kforge export tiny.kforge -o tiny.cast"
     assert "1.50x" in watched.stdout
     document = json.loads(kforge("runs", "attach", "--json").stdout)

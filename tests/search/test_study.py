@@ -285,4 +285,6 @@ def test_a_source_that_is_no_text_is_refused(setting: Setting) -> None:
     with pytest.raises(UsageError, match="surrogates not allowed at character 3"):
         study.tell(order.id, setting.candidate("// \ud800"))
     with pytest.raises(UsageError, match="cannot be stored"):
+        study.deliver(order, setting.candidate("// \ud800"), claim=True)
+    with pytest.raises(UsageError, match="cannot be stored"):
         study.enqueue(setting.candidate("// \ud800"))

@@ -246,7 +246,11 @@ class Study:
 
         Args:
             claim: for this study to judge, in the same step.
+
+        Raises:
+            UsageError: the source is no text that can be stored.
         """
+        _check_text(candidate)
         track = self.tracks[order.variant_id]
         lost = replace(order, state="failed", owner="", detail="another proposer was first with this text")
         text = normalised(candidate.source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -91,11 +91,14 @@ def forge(
     command resumes.
     """
     from kernelforge import forge as verbs
-    from kernelforge.report.tables import operator_grid
     from kernelforge.search.types import Budget
 
     folder, names = project_and_names(project, operators or ())
-    budget = Budget(trials=trials, seconds=max_time, tokens=budget_tokens, usd=budget_usd)
+    chosen: dict[str, Any] = {
+        "budget": Budget(trials=trials, seconds=max_time, tokens=budget_tokens, usd=budget_usd),
+        "policy": policy.value,
+        "library": not no_library,
+    }
     if detach and (plan or require_speedup is not None):
         other = "--plan" if plan else "--require-speedup"
         raise UsageError(f"--detach has no result that {other} could show", hint="leave one of them out")
@@ -103,15 +106,7 @@ def forge(
         started = with_variants(
             folder,
             names,
-            lambda known: verbs.start_run(
-                folder,
-                operators=known,
-                budget=budget,
-                strategy=strategy,
-                policy=policy.value,
-                library=not no_library,
-                devices=devices,
-            ),
+            lambda known: verbs.start_run(folder, operators=known, strategy=strategy, devices=devices, **chosen),
         )
         if detach:
             out.show_text(started.to_json(), started.id)
@@ -124,9 +119,7 @@ def forge(
         planned = with_variants(
             folder,
             names,
-            lambda known: verbs.plan_forge(
-                folder, operators=known, budget=budget, policy=policy.value, library=not no_library
-            ),
+            lambda known: verbs.plan_forge(folder, operators=known, **chosen),
         )
         out.show(planned.to_json(), plan_grids(planned, width=out.width(), least_share=LEAST_SHARE))
         out.next_step(*(word for word in out.arguments if word != "--plan"))
@@ -141,23 +134,28 @@ def forge(
                 lambda known: verbs.forge_project(
                     folder,
                     operators=known,
-                    budget=budget,
                     strategy=strategy,
-                    policy=policy.value,
-                    library=not no_library,
                     on_event=progress,
                     should_stop=interrupt.should_stop,
+                    **chosen,
                 ),
             )
-    for line in report.lines:
-        out.note(line)
-    out.show(report.to_json(), [operator_grid(report.rows, width=out.width())])
+    show_result(out, report)
     if interrupt.exit_code or report.stopped in OUT_OF_BUDGET:
         out.resume()
     if interrupt.exit_code:
         raise typer.Exit(interrupt.exit_code)
     require_speedup_of(report.rows, require_speedup)
     out.next_step("export", folder, "-o", f"{folder.stem}.cast")
+
+
+def show_result(out: Output, report: ForgeReport) -> None:
+    """What a search did: how many trials and why it ended, how busy its lanes were, the operators."""
+    from kernelforge.report.tables import operator_grid
+
+    for line in report.lines:
+        out.note(line)
+    out.show(report.to_json(), [operator_grid(report.rows, width=out.width())])
 
 
 def _follow(folder: Path, run: str, progress: Progress, interrupt: Interrupt) -> ForgeReport:

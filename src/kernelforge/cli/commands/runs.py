@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
+from kernelforge.cli.commands.forge import show_result
 from kernelforge.cli.interrupt import Interrupt
 from kernelforge.cli.options import ProjectArgument
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.projects import projects_here
 from kernelforge.cli.verb import verb
-
-if TYPE_CHECKING:
-    from kernelforge.report.rows import ForgeReport
 
 RunArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN", help='Unique prefix of a run\'s id, or "latest".', show_default=False)
@@ -116,20 +114,6 @@ def work(
     sys.stdin.buffer.read()
     with Interrupt(out) as interrupt:
         forge.work_on_run(folder, worker, should_stop=interrupt.should_stop)
-
-
-def show_result(out: Output, report: ForgeReport) -> None:
-    """What a search did: how many trials and why it ended, how busy its lanes were, the operators."""
-    from kernelforge.report.tables import operator_grid
-    from kernelforge.report.units import format_duration
-    from kernelforge.wording import plural
-
-    cost = f", {report.tokens:,} tokens" if report.tokens else ""
-    cost += f", ${report.usd:.2f}" if report.usd else ""
-    out.note(f"{plural(report.trials, 'trial')} in {format_duration(report.seconds)}{cost}; ended by: {report.stopped}")
-    if report.trials and report.shares:
-        out.note("busy: " + ", ".join(f"{lane} {share:.0%}" for lane, share in report.shares.items()))
-    out.show(report.to_json(), [operator_grid(report.rows, width=out.width())])
 
 
 def _control(
