@@ -38,22 +38,51 @@ def told(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(n for n in nodes if n.candidate_id in judged or failures[n.candidate_id] >= JUDGE_AGAIN)
 
 
-def standing(nodes: Iterable[Node]) -> tuple[Node, ...]:
+class Standing:
     """The judgement that stands for each candidate: its latest one that is not a failure of the judge's own.
 
-    A candidate that was accepted once and rejected later is therefore rejected.
+    A candidate that was accepted once and rejected later is therefore rejected. Nodes are added in their order.
     """
-    return tuple(sorted(_latest(nodes), key=lambda n: n.number))
 
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self._latest: dict[str, Node] = {}
+        self._best: Node | None = None
+        for node in nodes:
+            self.add(node)
 
-def _latest(nodes: Iterable[Node]) -> Iterable[Node]:
-    """As `standing`, in any order."""
-    latest: dict[str, Node] = {}
-    for node in nodes:
+    def add(self, node: Node) -> None:
+        """Take in the next node."""
         summary = node.summary
-        if summary.kind != "worker_failure":
-            latest[summary.candidate_id] = node
-    return latest.values()
+        if summary.kind == "worker_failure":
+            return
+        replaced = self._latest.get(summary.candidate_id)
+        self._latest[summary.candidate_id] = node
+        if replaced is not None and replaced is self._best:
+            self._best = max(
+                (n for n in self._latest.values() if n.summary.speedup is not None), key=_rank, default=None
+            )
+        elif summary.speedup is not None and (self._best is None or _rank(node) > _rank(self._best)):
+            self._best = node
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Oldest first."""
+        return tuple(sorted(self._latest.values(), key=lambda n: n.number))
+
+    @property
+    def best(self) -> Node | None:
+        """The first of `ranked_nodes`."""
+        return self._best
+
+    @property
+    def newest_timed(self) -> Node | None:
+        """The newest accepted one, whoever does its work."""
+        return max((n for n in self._latest.values() if n.kind == "accepted"), key=lambda n: n.number, default=None)
+
+
+def standing(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The judgement that stands for each candidate, oldest first; see `Standing`."""
+    return Standing(nodes).nodes
 
 
 def speedup_of(node: Node) -> float | None:
@@ -63,7 +92,7 @@ def speedup_of(node: Node) -> float | None:
 
 def best_node(nodes: Iterable[Node]) -> Node | None:
     """The first of `ranked_nodes`, or None if there is none."""
-    return max((n for n in _latest(nodes) if n.summary.speedup is not None), key=_rank, default=None)
+    return Standing(nodes).best
 
 
 def ranked_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -72,7 +101,7 @@ def ranked_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     Only standing nodes count (see `standing`), and only those audited as generated. Nodes whose whole interval is above
     1.0 come before those that may be no faster than eager; among equals the highest median wins, then the older.
     """
-    return tuple(sorted((n for n in _latest(nodes) if n.summary.speedup is not None), key=_rank, reverse=True))
+    return tuple(sorted((n for n in standing(nodes) if n.summary.speedup is not None), key=_rank, reverse=True))
 
 
 def _rank(node: Node) -> tuple[bool, float, int]:

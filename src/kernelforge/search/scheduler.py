@@ -18,7 +18,7 @@ from typing import Literal
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound
 from kernelforge.operators import get_operator
-from kernelforge.search.lineage import best_node, speedup_of, standing
+from kernelforge.search.lineage import Standing, speedup_of
 from kernelforge.search.types import Node
 
 PROGRESS = 1.01
@@ -133,15 +133,49 @@ def state_of(
             repaired machine gets another chance.
         prior_floor: see `VariantState`.
     """
-    best = best_node(nodes)
-    left, floor = _time_left(best or reference_node(nodes))
-    return VariantState(
-        variant_id=record.variant.id, share=record.share, trials=len(nodes) + in_flight,
-        judged=sum(1 for n in nodes if n.kind != "worker_failure"), stalled=_stalled(nodes),
-        speedup=(speedup_of(best) or 0.0) if best is not None else 0.0, left=left, floor=floor,
-        prior_floor=prior_floor, vendor=is_vendors(record.variant.operator),
-        worker_failures=_trailing_failures(nodes, since=since), exhausted=exhausted,
-    )  # fmt: skip
+    return GrowingState(record, since=since, prior_floor=prior_floor).state(
+        nodes, in_flight=in_flight, exhausted=exhausted
+    )
+
+
+class GrowingState:
+    """`state_of` for one list of nodes that only grows: each of them is looked at once."""
+
+    def __init__(self, record: VariantRecord, *, since: int = 0, prior_floor: float = 0.0) -> None:
+        """As `state_of`."""
+        self._record = record
+        self._since, self._prior_floor = since, prior_floor
+        self._seen = 0
+        self._judged = self._stalled = self._failures = 0
+        self._fastest = 0.0
+        self._standing = Standing()
+
+    def state(self, nodes: Sequence[Node], *, in_flight: int = 0, exhausted: str = "") -> VariantState:
+        """As `state_of`."""
+        for node in nodes[self._seen :]:
+            self._add(node)
+        self._seen = len(nodes)
+        best = self._standing.best
+        left, floor = _time_left(best or self._standing.newest_timed)
+        return VariantState(
+            variant_id=self._record.variant.id, share=self._record.share, trials=len(nodes) + in_flight,
+            judged=self._judged, stalled=self._stalled, speedup=(speedup_of(best) or 0.0) if best is not None else 0.0,
+            left=left, floor=floor, prior_floor=self._prior_floor, vendor=is_vendors(self._record.variant.operator),
+            worker_failures=self._failures, exhausted=exhausted,
+        )  # fmt: skip
+
+    def _add(self, node: Node) -> None:
+        self._standing.add(node)
+        if node.kind == "worker_failure":
+            self._failures += node.number > self._since
+            return
+        self._failures = 0
+        self._judged += 1
+        speedup = node.summary.speedup
+        if speedup is not None and speedup > PROGRESS * self._fastest:
+            self._fastest, self._stalled = speedup, 0
+        else:
+            self._stalled += 1
 
 
 def is_vendors(operator: str) -> bool:
@@ -202,7 +236,8 @@ def next_variant(states: Iterable[VariantState], policy: Policy) -> VariantState
 
 def reference_node(nodes: Sequence[Node]) -> Node | None:
     """The node whose measurement stands for the variant: the best, else the newest one that was timed."""
-    return best_node(nodes) or next((n for n in reversed(standing(nodes)) if n.kind == "accepted"), None)
+    standing = Standing(nodes)
+    return standing.best or standing.newest_timed
 
 
 def _time_left(reference: Node | None) -> tuple[float, float]:
@@ -214,25 +249,3 @@ def _time_left(reference: Node | None) -> tuple[float, float]:
         return 1.0, 0.0
     best_us = known.candidate_us if known.speedup is not None else known.eager_us
     return min(1.0, best_us / known.eager_us), known.floor_us / known.eager_us
-
-
-def _stalled(nodes: Sequence[Node]) -> int:
-    best, stalled = 0.0, 0
-    for node in nodes:
-        if node.kind == "worker_failure":
-            continue
-        speedup = node.summary.speedup
-        if speedup is not None and speedup > PROGRESS * best:
-            best, stalled = speedup, 0
-        else:
-            stalled += 1
-    return stalled
-
-
-def _trailing_failures(nodes: Sequence[Node], *, since: int) -> int:
-    count = 0
-    for node in reversed(nodes):
-        if node.kind != "worker_failure" or node.number <= since:
-            break
-        count += 1
-    return count

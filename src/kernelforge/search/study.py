@@ -27,7 +27,7 @@ from kernelforge.generate.types import Candidate, Exhausted, Feedback
 from kernelforge.search.duplicates import normalised
 from kernelforge.search.lineage import feedback_of, parent_node, told
 from kernelforge.search.orders import OPEN, Order, OrderState, OrderStore
-from kernelforge.search.scheduler import Policy, VariantState, next_variant, park_reason, state_of
+from kernelforge.search.scheduler import GrowingState, Policy, VariantState, next_variant, park_reason
 from kernelforge.search.tree import GrowingView, TreeView
 from kernelforge.search.types import Node, Strategy
 
@@ -83,20 +83,19 @@ class Track:
     _feedback: dict[str, Feedback] = field(default_factory=dict)
     _texts: dict[str, str] = field(default_factory=dict)
     _view: GrowingView = field(default_factory=GrowingView)
-    _state: tuple[int, VariantState] | None = None
+    _state: GrowingState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._state = GrowingState(self.record, since=self.since, prior_floor=self.prior_floor)
 
     @property
     def label(self) -> str:
         return self.record.variant.label
 
     def state(self, in_flight: int) -> VariantState:
-        """For the scheduler; what follows from the nodes is computed once for each new one."""
-        if self._state is None or self._state[0] != len(self.nodes):
-            quiet = state_of(self.record, self.nodes, since=self.since, prior_floor=self.prior_floor)
-            self._state = (len(self.nodes), quiet)
-        quiet = self._state[1]
+        """For the scheduler."""
         reason = self.exhausted or (WAITING if self.waiting else "")
-        return replace(quiet, trials=quiet.trials + in_flight, exhausted=reason)
+        return self._state.state(self.nodes, in_flight=in_flight, exhausted=reason)
 
     def view(self, in_flight: Sequence[str], *, seed: int) -> TreeView:
         """For the strategy."""
@@ -162,10 +161,10 @@ class Study:
         Raises:
             ProjectError: the store cannot be written.
         """
-        self.refresh()
         return tuple(self._store.change_orders(lambda orders: self._choose(orders, n, lease_s)))
 
     def _choose(self, orders: Sequence[Order], n: int, lease_s: float) -> list[Order]:
+        self.refresh()
         now = self._clock()
         waiting = [o for o in orders if o.state == "waiting" and o.variant_id in self.tracks]
         chosen = [replace(o, state="asked", owner=self._owner, expires=now + lease_s) for o in waiting[:n]]

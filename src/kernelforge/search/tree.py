@@ -6,8 +6,8 @@ they were made, and from the expansions that are under way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kernelforge.search.lineage import standing
 from kernelforge.search.types import Node
@@ -38,11 +38,13 @@ class TreeView:
         nodes: oldest first; a parent comes before its children.
         in_flight: per expansion that is under way the node that it revises, or "".
         seed: for strategies that draw.
+        grown: what `tree_of` has made of the nodes, shared with views of more of them. Only a cache.
     """
 
     nodes: tuple[TreeNode, ...] = ()
     in_flight: tuple[str, ...] = ()
     seed: int = 0
+    grown: dict[bool, GrowingTree] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def valid(self) -> tuple[TreeNode, ...]:
@@ -66,6 +68,7 @@ class GrowingView:
         self._made: list[TreeNode] = []
         self._standing: dict[str, str] = {}
         self._candidate_of: dict[str, str] = {}
+        self._grown: dict[bool, GrowingTree] = {}
 
     def view(self, nodes: Sequence[Node], in_flight: Sequence[str] = (), *, seed: int = 0) -> TreeView:
         """As `view_of`."""
@@ -79,7 +82,7 @@ class GrowingView:
             self._add(node)
         self._seen = len(nodes)
         flying = tuple(self._id(node) for node in in_flight)
-        return TreeView(nodes=tuple(self._made), in_flight=flying, seed=seed)
+        return TreeView(nodes=tuple(self._made), in_flight=flying, seed=seed, grown=self._grown)
 
     def _add(self, node: Node) -> None:
         self._standing[node.candidate_id] = node.id
@@ -90,11 +93,12 @@ class GrowingView:
         self._standing = {n.candidate_id: n.id for n in chosen}
         self._candidate_of = {n.id: n.candidate_id for n in nodes}
         self._made = list(_parents_first([self._tree_node(n) for n in chosen]))
+        self._grown = {}  # views that are about still have the old one
 
     def _tree_node(self, node: Node) -> TreeNode:
-        speedup = node.summary.speedup
+        speedup, parent = node.summary.speedup, self._id(node.parent)
         return TreeNode(
-            id=node.id, parent=self._id(node.parent), number=node.number, speedup=speedup,
+            id=node.id, parent=parent if parent != node.id else "", number=node.number, speedup=speedup,
             time_us=node.summary.candidate_us if speedup is not None else None,
         )  # fmt: skip
 
@@ -104,12 +108,18 @@ class GrowingView:
 
 
 def _parents_first(nodes: Sequence[TreeNode]) -> tuple[TreeNode, ...]:
-    """By number, but no child before its parent: a parent that was judged again has a number above its children's."""
+    """By number, but no child before its parent: a parent that was judged again has a number above its children's.
+
+    A candidate that was delivered again as a revision of its own revision is a start.
+    """
     by_id, placed, order = {n.id: n for n in nodes}, set[str](), list[TreeNode]()
     for node in nodes:
-        chain = []
+        chain: list[TreeNode] = []
         above: TreeNode | None = node
-        while above is not None and above.id not in placed and above not in chain:
+        while above is not None and above.id not in placed:
+            if above in chain:
+                chain[-1] = replace(chain[-1], parent="")
+                break
             chain.append(above)
             above = by_id.get(above.parent)
         for each in reversed(chain):
@@ -123,14 +133,14 @@ class Branch:
     """A node with what its subtree says.
 
     Attributes:
-        children: those that are in the tree. expansions: they, and those under way.
+        children: ids of those that are in the tree. expansions: they, and those under way.
         visits: of the node and of all below, those under way included (Liu et al., WU-UCT, arXiv 1810.11755).
         best_us: equation (6) of the paper: the least time in the subtree; None if nothing in it is valid.
         best: the same as the largest speed-up.
     """
 
     node: TreeNode
-    children: Sequence[Branch] = ()
+    children: Sequence[str] = ()
     expansions: int = 0
     visits: int = 1
     best_us: float | None = None
@@ -139,52 +149,85 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Branches by node id, roots oldest first; `visits` and `expansions` are those of all roots together."""
+    """Branches by node id; `roots` are ids, oldest first; `visits` and `expansions` are those of all roots together."""
 
-    branches: dict[str, Branch]
-    roots: list[Branch]
+    branches: Mapping[str, Branch]
+    roots: Sequence[str]
     visits: int
     expansions: int
 
+    def below(self, branch: Branch | None) -> list[Branch]:
+        """The children of a branch, oldest first; without one the roots."""
+        return [self.branches[node] for node in (self.roots if branch is None else branch.children)]
+
 
 def tree_of(view: TreeView, *, failures: bool) -> Tree:
-    """Statistics of a view, by one pass from the leaves up.
+    """Statistics of a view. Valid until a view of more nodes is asked for its own.
 
     Args:
         failures: whether failed candidates are visits and children; else they are nothing at all.
     """
-    nodes = view.nodes if failures else view.valid
-    branches = {n.id: Branch(n, (), 0, 1, n.time_us, n.speedup) for n in nodes}
-    roots: list[Branch] = []
-    for branch in branches.values():
-        above = branches.get(branch.node.parent)
+    grown = view.grown.setdefault(failures, GrowingTree(failures=failures))
+    if grown.seen > len(view.nodes):
+        grown = GrowingTree(failures=failures)
+    grown.extend(view.nodes)
+    return grown.tree(view.in_flight)
+
+
+class GrowingTree:
+    """The statistics of nodes that only grow: a new one changes those above it, and no others are looked at.
+
+    Attributes:
+        seen: how many nodes were taken in.
+    """
+
+    def __init__(self, *, failures: bool) -> None:
+        """See `tree_of`."""
+        self.seen = 0
+        self._failures = failures
+        self._branches: dict[str, Branch] = {}
+        self._roots: list[str] = []
+
+    def extend(self, nodes: Sequence[TreeNode]) -> None:
+        """Take in what of all nodes is new."""
+        for node in nodes[self.seen :]:
+            if self._failures or node.speedup is not None:
+                self._add(node)
+        self.seen = len(nodes)
+
+    def _add(self, node: TreeNode) -> None:
+        self._branches[node.id] = Branch(node, (), 0, 1, node.time_us, node.speedup)
+        above = self._branches.get(node.parent)
         if above is None:
-            roots.append(branch)
-        elif isinstance(above.children, list):
-            above.children.append(branch)
-        else:
-            above.children = [branch]
-    under_way = 0
-    for parent in view.in_flight:
-        if parent in branches:
-            branches[parent].expansions += 1
-            branches[parent].visits += 1
-        else:
-            under_way += 1
-    for branch in reversed(branches.values()):  # children before their parents
-        above = branches.get(branch.node.parent)
-        if above is None:
-            continue
+            self._roots.append(node.id)
+            return
+        above.children = (*above.children, node.id)
         above.expansions += 1
-        above.visits += branch.visits
-        if branch.best_us is not None and (above.best_us is None or branch.best_us < above.best_us):
-            above.best_us = branch.best_us
-        if branch.best is not None and (above.best is None or branch.best > above.best):
-            above.best = branch.best
-    return Tree(
-        branches=branches, roots=roots, visits=sum(r.visits for r in roots) + under_way,
-        expansions=len(roots) + under_way,
-    )  # fmt: skip
+        while above is not None:
+            above.visits += 1
+            if node.time_us is not None and (above.best_us is None or node.time_us < above.best_us):
+                above.best_us = node.time_us
+            if node.speedup is not None and (above.best is None or node.speedup > above.best):
+                above.best = node.speedup
+            above = self._branches.get(above.node.parent)
+
+    def tree(self, in_flight: Sequence[str]) -> Tree:
+        """The statistics with expansions under way, per expansion the id of the node that it revises, or ""."""
+        branches = dict(self._branches)
+        starts = 0
+        for parent in in_flight:
+            if parent not in branches:
+                starts += 1
+                continue
+            branches[parent] = replace(branches[parent], expansions=branches[parent].expansions + 1)
+            above: Branch | None = branches[parent]
+            while above is not None:
+                branches[above.node.id] = replace(above, visits=above.visits + 1)
+                above = branches.get(above.node.parent)
+        return Tree(
+            branches=branches, roots=tuple(self._roots), visits=sum(branches[r].visits for r in self._roots) + starts,
+            expansions=len(self._roots) + starts,
+        )  # fmt: skip
 
 
 def stalled(view: TreeView, *, progress: float) -> int:

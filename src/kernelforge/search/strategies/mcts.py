@@ -8,7 +8,6 @@ that a new start competes with revisions; failures are visits: a node whose revi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelforge.search.tree import Branch, TreeView, tree_of
@@ -42,18 +41,17 @@ class Mcts:
             return value + self.exploration * math.sqrt(math.log(parent_visits) / branch.visits)
 
         here: Branch | None = None
-        children: Sequence[Branch] = tree.roots
         visits, expansions = 1 + tree.visits, tree.expansions
         while True:
             cap = math.floor(visits**self.exponent)
             # A failed candidate cannot be revised; one below which nothing is valid has nothing to offer.
-            open_children = [c for c in children if c.best is not None and c.node.speedup is not None]
+            open_children = [c for c in tree.below(here) if c.best is not None and c.node.speedup is not None]
             if expansions < cap or not open_children:
                 parent = here.node.id if here is not None else ""
                 return Selection(parent=parent, reason=f"{expansions} of {cap} children after {visits} visits")
             parent_visits = visits
             here = max(open_children, key=lambda c: (worth(c, parent_visits), -c.node.number))
-            children, visits, expansions = here.children, here.visits, here.expansions
+            visits, expansions = here.visits, here.expansions
 
 
 STRATEGY = Mcts()

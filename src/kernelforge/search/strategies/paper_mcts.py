@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from kernelforge.search.tree import Branch, TreeView, tree_of
+from kernelforge.search.tree import Branch, Tree, TreeView, tree_of
 from kernelforge.search.types import Selection
 
 EXPLORATION = 1.0
@@ -51,8 +51,8 @@ class PaperMcts:
         """The node to revise, "" while there is no valid one."""
         tree = tree_of(view, failures=False)
         leaves = []
-        for root in tree.roots:
-            end, reason = _descend(root)
+        for root in tree.below(None):
+            end, reason = _descend(tree, root)
             if reason:
                 return Selection(parent=end.node.id, reason=reason)
             leaves.append(end)
@@ -62,14 +62,14 @@ class PaperMcts:
         return Selection(parent=best.node.id, reason="the leaf that UCT leads to")
 
 
-def _descend(root: Branch) -> tuple[Branch, str]:
+def _descend(tree: Tree, root: Branch) -> tuple[Branch, str]:
     """Where the descent from a root ends, and why it widens there; "" at a leaf."""
     here = root
     while here.children:
         cap = most_children(here.visits, root.visits)
         if here.expansions < cap:
             return here, f"{here.expansions} of {cap} children after {here.visits} visits"
-        open_children = [c for c in here.children if not stagnates(c)]
+        open_children = [c for c in tree.below(here) if not stagnates(c)]
         if not open_children:
             return here, "all children stagnate"
         visits = here.visits
