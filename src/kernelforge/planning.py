@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -17,6 +18,7 @@ from kernelforge.library.proposals import proposals
 from kernelforge.report.plan import PlanReport, plan_report
 from kernelforge.search.duplicates import normalised
 from kernelforge.search.lineage import weights
+from kernelforge.search.orders import Order
 from kernelforge.search.plan import plan_search, prior_floors
 from kernelforge.search.scheduler import get_policy
 from kernelforge.search.types import Budget, Node
@@ -47,21 +49,26 @@ def make_plan(
     chosen = {r.variant.id for r in records}
     others = [r for card in project.cards() for r in card.variants if r.variant.id not in chosen]
     nodes = {r.variant.id: project.nodes(r.variant.id) for r in (*records, *others)}
+    delivered = [o for o in project.orders() if o.state == "delivered" and o.variant_id in chosen]
     ideas, exhausted, limits = dict[str, int](), dict[str, str](), budget
     if generator == TemplateGenerator.name:
         library = Library(settings.library_dir) if settings.library else None
-        ideas, exhausted = _ideas(records, nodes, library)
+        ideas, exhausted = _ideas(records, nodes, delivered, library)
         limits = replace(budget, tokens=None, usd=None)  # templates cost nothing
     facts = known_facts(settings, device=project.device)
     plan = plan_search(
         records, lambda r: nodes[r.variant.id], limits, get_policy(policy), generator=generator, others=others,
-        prior_floors=prior_floors(records, facts), ideas=ideas, exhausted=exhausted, coverage=_coverage(project),
+        prior_floors=prior_floors(records, facts), ideas=ideas, exhausted=exhausted,
+        waiting=Counter(o.variant_id for o in delivered), coverage=_coverage(project),
     )  # fmt: skip
-    return plan_report(plan, budget, policy=policy, machine_known=facts is not None)
+    return plan_report(plan, budget, policy=policy, machine_known=facts is not None, waiting=len(delivered))
 
 
 def _ideas(
-    records: Sequence[VariantRecord], nodes: Mapping[str, Sequence[Node]], library: Library | None
+    records: Sequence[VariantRecord],
+    nodes: Mapping[str, Sequence[Node]],
+    delivered: Sequence[Order],
+    library: Library | None,
 ) -> tuple[dict[str, int], dict[str, str]]:
     """How many sources library and templates have left for each variant, and for which none, with the reason.
 
@@ -77,6 +84,7 @@ def _ideas(
             variant=variant, backend=backend, prelude=prelude(variant, backend), brief="", weights=weights(record)
         )
         tried = {normalised(n.candidate.source) for n in nodes[variant.id]}
+        tried |= {normalised(o.candidate.source) for o in delivered if o.candidate and o.variant_id == variant.id}
         left = {normalised(k.source) for k in proposals(library, request)} if library is not None else set()
         why = "all schedules of this family have been tried"
         try:

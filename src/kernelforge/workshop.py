@@ -65,7 +65,8 @@ class Workshop:
             NotFound: no such generator, strategy or policy.
         """
         from kernelforge.library.folder import Library
-        from kernelforge.library.proposals import LibraryFirst
+        from kernelforge.library.proposals import LibraryFirst, drop_if_rejected, made_here
+        from kernelforge.search.events import TrialFinished
         from kernelforge.search.loop import SearchOptions, run_search
         from kernelforge.search.plan import prior_floors
         from kernelforge.search.scheduler import get_policy
@@ -80,11 +81,21 @@ class Workshop:
             propose_threads=0 if generator == "template" else PROPOSE_THREADS, should_pause=should_pause,
         )  # fmt: skip
         proposer = cast(Generator, load_plugin("kernelforge.generate.generators", generator, "GENERATOR"))
+        listen = on_event
         if self.settings.library:
-            proposer = LibraryFirst(Library(self.settings.library_dir), proposer)
+            library, variants = Library(self.settings.library_dir), {r.variant.id: r.variant for r in records}
+            proposer = LibraryFirst(library, proposer)
+
+            def listen(event: Event) -> None:
+                if isinstance(event, TrialFinished):
+                    variant = variants[event.node.variant_id]
+                    here = made_here(self.backend.name, self.prelude(variant), self.backend.brief())
+                    drop_if_rejected(library, variant, event.node, here)
+                on_event(event)
+
         return run_search(
             project, proposer, self.backend, self.judge, budget, variants=records,
-            prelude=self.prelude, on_event=on_event, should_stop=should_stop, options=options,
+            prelude=self.prelude, on_event=listen, should_stop=should_stop, options=options,
         )  # fmt: skip
 
     def prelude(self, variant: Variant) -> str:

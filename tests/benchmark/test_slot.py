@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from kernelforge.benchmark.clock import environment
+from kernelforge.benchmark.machine import MachineFacts
 from kernelforge.benchmark.slot import physical_gpu, timing_slot
 from kernelforge.errors import DeviceBusy
 from kernelforge.settings import Settings, load_settings
@@ -41,3 +43,17 @@ def test_timings_of_two_gpus_run_beside_each_other_those_of_one_do_not(
 def test_the_cpu_has_one_slot(settings: Settings) -> None:
     with timing_slot(settings, "cpu"), pytest.raises(DeviceBusy), timing_slot(settings, "cpu"):
         pass
+
+
+def test_the_clocks_beside_a_measurement_are_those_of_the_gpu_that_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\necho "$@"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    show(monkeypatch, "2222")
+    facts = MachineFacts(device="d", bandwidth=((1, 1e9),), cache_bytes=64, dispatch_overhead_us=1.0)
+    told = environment(facts, device="cuda", threads=1, torch_version="2")
+    assert told["gpu"] == "GPU-2222"
+    assert told["gpu_clocks"].endswith("--id=GPU-2222")

@@ -17,6 +17,8 @@ from kernelforge.generate.types import Candidate
 from kernelforge.report.grid import grid_text
 from kernelforge.report.plan import PlanReport, PlanRow, plan_grids
 from kernelforge.report.rows import ForgeReport
+from kernelforge.search.strategies import get_strategy
+from kernelforge.search.study import Study
 from kernelforge.search.types import Budget
 from kernelforge.store.project import Project
 
@@ -70,6 +72,16 @@ def test_plan_of_a_project(kforge: Any, project: Path) -> None:
     assert "the 20.0% of the model's time that was not captured stays" in text
     assert ran.stderr == f"next: kforge forge {project} --trials 3\n"
     assert {p: p.read_bytes() for p in project.rglob("*") if p.is_file()} == before
+
+
+def test_plan_counts_what_waits_for_the_judge(kforge: Any, project: Path) -> None:
+    opened = Project.open(project)
+    candidate = Candidate(variant_id=LINEAR.variant.id, source="// by hand", backend="cpp", generator="agent")
+    Study(opened, [LINEAR], strategy=get_strategy("best-first")).enqueue(candidate)
+    lines = kforge("forge", str(project), "--plan", "--trials", "3").stdout.splitlines()
+    assert lines[2].endswith("+2") and "  +1  " in lines[3]
+    assert lines[5] == "of them first: 1 candidate delivered before and not judged yet"
+    assert json.loads(kforge("forge", str(project), "--plan", "--trials", "3", "--json").stdout)["waiting"] == 1
 
 
 def test_plan_as_json(kforge: Any, project: Path) -> None:

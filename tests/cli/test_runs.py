@@ -74,7 +74,7 @@ def test_runs_of_all_projects_here(kforge: Any, site: Site, tmp_path: Path) -> N
     (tmp_path / "other.kforge").mkdir()
     ended(site.start(trials=1))
     assert len(json.loads(kforge("runs", "ls", "--json").stdout)["runs"]) == 1
-    assert json.loads(kforge("runs", "ls", "other.kforge", "--json").stdout)["runs"] == []
+    assert json.loads(kforge("runs", "ls", "-p", "other.kforge", "--json").stdout)["runs"] == []
     ran = kforge("runs", "attach", "zz")
     assert ran.code == 3 and "no run in other.kforge, tiny.kforge is called 'zz'" in ran.stderr
     assert "kforge runs ls" in ran.stderr

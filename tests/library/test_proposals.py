@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 from kernelforge.cards.types import Variant
+from kernelforge.evaluate.types import Outcome, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate, Exhausted, Feedback, Request
 from kernelforge.library.folder import Library
-from kernelforge.library.proposals import PROPOSALS, LibraryFirst, proposals
-from kernelforge.library.types import StoredKernel, abi_of
+from kernelforge.library.proposals import PROPOSALS, LibraryFirst, drop_if_rejected, made_here, proposals
+from kernelforge.library.types import Origin, StoredKernel, abi_of
+from kernelforge.search.types import node_of
+from kernelforge.verify.types import Rejected, RejectReason
 
 PRELUDE = "// relu-1a2b3c4d on another GPU\nextern  int launch();\n"
 """But for comments and spaces that of the made-up kernels."""
@@ -143,3 +146,25 @@ def test_a_damaged_kernel_does_not_end_the_search(
 
 def test_the_abi_is_what_the_compiler_reads_of_a_prelude() -> None:
     assert abi_of("// a\nint x;\n") == abi_of("// b\nint  x;\n\n") != abi_of("int y;\n")
+
+
+def test_a_kernel_that_the_judge_rejects_where_it_was_certified_is_removed(
+    library: Library, variant: Variant, make_kernel: Make, warnings: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = Origin(device="another", toolchain="another", torch="2.10")
+    library.keep([make_kernel("int wrong;"), make_kernel("int wrong;", origin=elsewhere), make_kernel("int right;")])
+    here = made_here("cpp", PRELUDE, BRIEF)
+    wrong = Rejected(reason=RejectReason.WRONG_VALUE, case="c", detail="out[0]", worst_abs=1.0)
+
+    def judged(source: str, outcome: Outcome, generator: str = "library") -> None:
+        candidate = Candidate(variant_id=variant.id, source=source, backend="cpp", generator=generator)
+        trial = Trial(candidate=candidate, outcome=outcome, started=1.0, seconds=1.0)
+        drop_if_rejected(library, variant, node_of(id="n", number=7, parent="", trial=trial), here)
+
+    judged("int wrong;", WorkerFailure(detail="the machine was busy"))
+    judged("int wrong;", wrong, generator="template")
+    assert len(library.kernels()) == 3
+    judged("int wrong; // again", wrong)
+    left = {(k.source, k.origin == elsewhere) for k in library.kernels()}
+    assert left == {("int wrong;", True), ("int right;", False)}
+    assert f"kforge log {variant.label} 7" in warnings.text

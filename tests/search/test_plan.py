@@ -59,6 +59,13 @@ def test_allotments_follow_the_scheduler() -> None:
     assert allotments(states, POLICIES["uniform"], trials=9, ideas={}) == {"a": 5, "b": 4}
 
 
+def test_delivered_candidates_have_their_trials_before_others_are_asked_for() -> None:
+    states = [VariantState(variant_id="a", share=0.6), VariantState(variant_id="b", share=0.4, exhausted="no idea")]
+    assert allotments(states, POLICY, trials=5, ideas={}, waiting={"b": 2}) == {"a": 3, "b": 2}
+    assert allotments(states, POLICY, trials=1, ideas={}, waiting={"b": 2}) == {"a": 0, "b": 1}
+    assert allotments(states, POLICY, trials=9, ideas={"a": 1}, waiting={"a": 2}) == {"a": 3, "b": 0}
+
+
 def test_a_vendor_s_library_is_parked_in_the_simulation_too() -> None:
     states = [VariantState(variant_id="a", share=0.9, vendor=True), VariantState(variant_id="b", share=0.1)]
     assert allotments(states, POLICY, trials=None, ideas={}) == {"a": 8, "b": 12}

@@ -107,6 +107,17 @@ def test_the_order_of_a_dead_process_is_under_way_no_more(setting: Setting) -> N
     assert study.under_way(setting.store.orders()) == []
 
 
+def test_whoever_asks_closes_what_dead_proposers_were_asked_for(setting: Setting) -> None:
+    (left,) = setting.study("dies").ask()
+    (kept,) = setting.study("works").ask()
+    setting.dead = frozenset({"dies"})
+    (mine,) = setting.study().ask()
+    closed = setting.store.order(left.id)
+    assert (closed.state, closed.detail) == ("failed", "its proposer ended or let the lease run out")
+    assert {o.id for o in setting.store.orders()} == {kept.id, mine.id}
+    assert setting.study("dies").tell(left.id, setting.candidate("after all")).state == "delivered"
+
+
 def test_nobody_judges_what_another_judges_and_a_dead_judges_work_is_taken_over(setting: Setting) -> None:
     one, two = setting.study("one"), setting.study("two")
     (order,) = one.ask()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from kernelforge.benchmark.slot import physical_gpu
+
 if TYPE_CHECKING:
     from kernelforge.benchmark.machine import MachineFacts
     from kernelforge.benchmark.types import Measurement
@@ -35,7 +37,8 @@ def environment(facts: MachineFacts, *, device: str, threads: int, torch_version
     if device == "cuda":
         text.pop("dispatch_overhead_us")
         text["clock_us"] = f"{facts.clock_us:.2f} (what two events add, taken off both sides)"
-        text["gpu_clocks"] = gpu_clocks()
+        text["gpu"] = physical_gpu(0)
+        text["gpu_clocks"] = gpu_clocks(text["gpu"])
     return text
 
 
@@ -91,12 +94,12 @@ def _busy_s() -> float:
     return float(times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "steal", 0.0))
 
 
-def gpu_clocks() -> str:
-    """Clocks, temperature, power and throttle reasons of the first GPU, or why they are unknown."""
+def gpu_clocks(gpu: str) -> str:
+    """Clocks, temperature, power and throttle reasons of a GPU by its UUID, or why they are unknown."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "unknown: no nvidia-smi"
-    command = [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader", "--id=0"]
+    command = [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader", f"--id={gpu}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except subprocess.TimeoutExpired:

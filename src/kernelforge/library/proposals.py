@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import time
 from dataclasses import replace
 
+from kernelforge.cards.types import Variant
 from kernelforge.generate.types import Candidate, Exhausted, Generator, Request
 from kernelforge.library.folder import Library
 from kernelforge.library.types import StoredKernel, abi_of
 from kernelforge.search.duplicates import normalised
+from kernelforge.search.types import Node
 
 GENERATOR = "library"
+
+logger = logging.getLogger(__name__)
 
 PROPOSALS = 4
 """So many of a variant's kernels are tried at most: each costs a trial, and those of other machines promise less."""
@@ -65,11 +70,29 @@ def proposals(library: Library, request: Request) -> tuple[StoredKernel, ...]:
     """
     abi = abi_of(request.prelude)
     fitting = [k for k in library.of(request.variant) if (k.backend, k.abi) == (request.backend, abi)]
-    here = (request.backend, abi, request.brief, torch_minor())
+    here = made_here(request.backend, request.prelude, request.brief)
     different: dict[str, StoredKernel] = {}
     for kernel in sorted(fitting, key=lambda k: k.made_for != here):  # keeps the faster first
         different.setdefault(normalised(kernel.source), kernel)
     return tuple(different.values())[:PROPOSALS]
+
+
+def drop_if_rejected(library: Library, variant: Variant, node: Node, here: tuple[str, str, str, str]) -> None:
+    """Remove a kernel of the library that the judge has just rejected where it had its certificate: it lies.
+
+    Args:
+        here: as `StoredKernel.made_for`. What was certified elsewhere may still be right there, and stays.
+    """
+    if node.kind != "rejected" or node.candidate.generator != GENERATOR:
+        return
+    text = normalised(node.candidate.source)
+    wrong = [k for k in library.of(variant) if k.made_for == here and normalised(k.source) == text]
+    if wrong:
+        library.remove([k.id for k in wrong])
+        logger.warning(
+            "kernel %s of the library is removed: it had its certificate here, and now the judge rejects it "
+            "(kforge log %s %d)", wrong[0].id[:8], variant.label, node.number,
+        )  # fmt: skip
 
 
 def candidate_of(kernel: StoredKernel, request: Request) -> Candidate:
@@ -80,6 +103,11 @@ def candidate_of(kernel: StoredKernel, request: Request) -> Candidate:
         variant_id=request.variant.id, source=kernel.source, backend=kernel.backend, generator=GENERATOR,
         notes=notes, schedule=kernel.schedule, tokens_in=0, tokens_out=0, cost_usd=0.0,
     )  # fmt: skip
+
+
+def made_here(backend: str, prelude: str, brief: str) -> tuple[str, str, str, str]:
+    """`StoredKernel.made_for` of what is built on this machine now."""
+    return backend, abi_of(prelude), brief, torch_minor()
 
 
 def torch_minor() -> str:

@@ -62,6 +62,7 @@ class PlanReport:
         unknown_floors: share of the captured time of the variants in `missing_floors`.
         missing_floors: labels of the variants that may be forged and whose floor is unknown, largest share first.
         machine_known: this machine's memory has been measured.
+        waiting: delivered candidates that are judged first.
         limit: trials that the budget allows for, None if no limit can be told in trials. limit_by: which limit it is.
         unknown_limits: limits of which that is not known.
     """
@@ -80,6 +81,7 @@ class PlanReport:
     unknown_floors: float
     missing_floors: tuple[str, ...] = ()
     machine_known: bool = True
+    waiting: int = 0
 
     @property
     def allotted(self) -> int:
@@ -100,11 +102,11 @@ class PlanReport:
                 "bound_all": finite(self.bound_all),
             },
             "unknown_floors": finite(self.unknown_floors), "missing_floors": list(self.missing_floors),
-            "machine_known": self.machine_known, "rows": [r.to_json() for r in self.rows],
+            "machine_known": self.machine_known, "waiting": self.waiting, "rows": [r.to_json() for r in self.rows],
         }  # fmt: skip
 
 
-def plan_report(plan: Plan, budget: Budget, *, policy: str, machine_known: bool) -> PlanReport:
+def plan_report(plan: Plan, budget: Budget, *, policy: str, machine_known: bool, waiting: int = 0) -> PlanReport:
     """A plan as plain data, largest share first."""
     ordered = sorted(plan.variants, key=lambda v: (-v.state.share, v.record.variant.id))
     return PlanReport(
@@ -116,7 +118,7 @@ def plan_report(plan: Plan, budget: Budget, *, policy: str, machine_known: bool)
             for v in ordered
             if not v.record.forgeable and v.floor_us is None and v.state.share > 0
         ),
-        machine_known=machine_known,
+        machine_known=machine_known, waiting=waiting,
     )  # fmt: skip
 
 
@@ -132,7 +134,11 @@ def plan_grids(report: PlanReport, *, width: int | None = None, least_share: flo
     columns = [Column(title="variant"), *(Column(title=t, align="right") for t in (_WIDE if wide else _NARROW))]
     if wide:
         columns.append(Column(title="why no trials", flexible=True))
-    footer = [_allotted_line(report), *(_unknown_line(report, name) for name in report.unknown_limits)]
+    footer = [
+        _allotted_line(report),
+        *_waiting_lines(report),
+        *(_unknown_line(report, name) for name in report.unknown_limits),
+    ]
     if any(r.eager_us for r in shown):
         footer.append("eager: a call as timed beside the best trial, before any as captured; headroom: of that time")
     if len(shown) < len(report.rows):
@@ -218,6 +224,12 @@ def _allotted_line(report: PlanReport) -> str:
     if report.limit is None or report.allotted < report.limit:
         line += "; then no variant is left to try"
     return line
+
+
+def _waiting_lines(report: PlanReport) -> list[str]:
+    if not report.waiting:
+        return []
+    return [f"of them first: {plural(report.waiting, 'candidate')} delivered before and not judged yet"]
 
 
 def _unknown_line(report: PlanReport, name: str) -> str:

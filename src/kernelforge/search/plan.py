@@ -7,6 +7,7 @@ gain is Amdahl's law (Amdahl, AFIPS 1967) over the shares of its variants.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -112,6 +113,7 @@ def plan_search(
     others: Iterable[VariantRecord] = (),
     prior_floors: Mapping[str, float] | None = None,
     ideas: Mapping[str, int] | None = None,
+    waiting: Mapping[str, int] | None = None,
     exhausted: Mapping[str, str] | None = None,
     coverage: float = 1.0,
 ) -> Plan:
@@ -121,6 +123,7 @@ def plan_search(
         records: what it would work on. others: what else the model runs, for the gain of the whole.
         prior_floors: as in `SearchOptions`.
         ideas: variant id -> how many more proposals the generator has; without an entry they are not counted.
+        waiting: variant id -> how many delivered candidates are to be judged, which is done before anything is asked.
         exhausted: variant id -> why it has none.
     """
     nodes = {r.variant.id: nodes_of(r) for r in records}
@@ -133,7 +136,7 @@ def plan_search(
         for r in records
     ]  # fmt: skip
     allowed = allowed_trials(budget, [n for own in nodes.values() for n in own], generator=generator)
-    trials = allotments(states, policy, trials=allowed.trials, ideas=ideas or {})
+    trials = allotments(states, policy, trials=allowed.trials, ideas=ideas or {}, waiting=waiting or {})
     variants = tuple(
         _planned(r, s, nodes[s.variant_id], trials[s.variant_id], policy) for r, s in zip(records, states, strict=True)
     )
@@ -164,25 +167,36 @@ def plan_search(
 
 
 def allotments(
-    states: Sequence[VariantState], policy: Policy, *, trials: int | None, ideas: Mapping[str, int]
+    states: Sequence[VariantState],
+    policy: Policy,
+    *,
+    trials: int | None,
+    ideas: Mapping[str, int],
+    waiting: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """Trials per variant id, as the scheduler gives them if none is progress.
 
     Args:
         trials: all together; None until every variant is parked or exhausted.
-        ideas: as in `plan_search`.
+        ideas, waiting: as in `plan_search`.
     """
     now = {s.variant_id: s for s in states}
-    given = dict.fromkeys(now, 0)
+    given, asked = dict.fromkeys(now, 0), dict.fromkeys(now, 0)
+    delivered = deque(key for key, count in (waiting or {}).items() for _ in range(count))
     for _ in range(MOST_TRIALS if trials is None else min(trials, MOST_TRIALS)):
-        chosen = next_variant(now.values(), policy)
+        if delivered:
+            chosen: VariantState | None = now[delivered.popleft()]
+        else:
+            chosen = next_variant(now.values(), policy)
+            if chosen is not None:
+                asked[chosen.variant_id] += 1
         if chosen is None:
             break
         key = chosen.variant_id
         given[key] += 1
         now[key] = replace(
             chosen, trials=chosen.trials + 1, judged=chosen.judged + 1, stalled=chosen.stalled + 1,
-            exhausted="no more ideas" if given[key] == ideas.get(key) else "",
+            exhausted="no more ideas" if asked[key] and asked[key] == ideas.get(key) else chosen.exhausted,
         )  # fmt: skip
     return given
 

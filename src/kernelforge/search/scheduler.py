@@ -20,6 +20,7 @@ from kernelforge.errors import NotFound
 from kernelforge.operators import get_operator
 from kernelforge.search.lineage import Standing, speedup_of
 from kernelforge.search.types import Node
+from kernelforge.wording import three_digits
 
 PROGRESS = 1.01
 """A node is progress when its median speed-up exceeds the best before it by this factor: less is noise."""
@@ -196,14 +197,16 @@ def park_reason(state: VariantState, policy: Policy) -> str:
         return ""
     if state.floor > 0.0 and state.left <= policy.floor_ratio * state.floor:
         faster = "the best kernel" if state.left < 1.0 else "eager"
-        return f"{faster} takes {state.left / state.floor:.2f}x the roofline floor, where little is left to win"
+        return (
+            f"{faster} takes {three_digits(state.left / state.floor)}x the roofline floor, where little is left to win"
+        )
     if state.most < policy.min_gain:
         return (
             f"it can win at most {100 * state.most:.3f}% of the model's time, and below "
             f"{100 * policy.min_gain:g}% no trial is spent"
         )
     if state.vendor and state.judged >= policy.vendor_trials and state.speedup < policy.vendor_ratio:
-        best = f"the best kernel has {state.speedup:.2f}x" if state.speedup else "no kernel is valid"
+        best = f"the best kernel has {three_digits(state.speedup)}x" if state.speedup else "no kernel is valid"
         return f"{best} after {state.judged} trials against a vendor's library"
     if policy.patience is not None and state.stalled >= policy.patience:
         return f"no progress in {state.stalled} trials"

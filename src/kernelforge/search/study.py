@@ -161,7 +161,19 @@ class Study:
         Raises:
             ProjectError: the store cannot be written.
         """
-        return tuple(self._store.change_orders(lambda orders: self._choose(orders, n, lease_s)))
+        changed = self._store.change_orders(
+            lambda orders: [*self._choose(orders, n, lease_s), *self._abandoned(orders)]
+        )
+        return tuple(o for o in changed if o.state == "asked")
+
+    def _abandoned(self, orders: Sequence[Order]) -> list[Order]:
+        """Orders whose proposer will not deliver, closed. If it does after all, the candidate is taken."""
+        now = self._clock()
+        return [
+            replace(o, state="failed", owner="", detail="its proposer ended or let the lease run out")
+            for o in orders
+            if o.state == "asked" and not self._is_held(o, now)
+        ]
 
     def _choose(self, orders: Sequence[Order], n: int, lease_s: float) -> list[Order]:
         self.refresh()

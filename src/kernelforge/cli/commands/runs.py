@@ -9,7 +9,6 @@ import typer
 
 from kernelforge.cli.commands.forge import show_result
 from kernelforge.cli.interrupt import Interrupt
-from kernelforge.cli.options import ProjectArgument
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.projects import projects_here
@@ -25,11 +24,8 @@ AnyProject: TypeAlias = Annotated[
 
 
 @verb
-def ls(out: Output, project: ProjectArgument = None) -> None:
-    """List the runs.
-
-    Without PROJECT those of every *.kforge here.
-    """
+def ls(out: Output, *, project: AnyProject = None) -> None:
+    """List the runs."""
     from kernelforge import forge
     from kernelforge.report.runs import runs_grid
 

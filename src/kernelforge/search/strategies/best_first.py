@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kernelforge.search.tree import TreeView, stalled, tree_of
 from kernelforge.search.types import Selection
+from kernelforge.wording import three_digits
 
 PROGRESS = 1.01
 
@@ -46,7 +47,7 @@ class BestFirst:
         # Of equals the oldest.
         best = max(branches, key=lambda b: math.log(b.node.speedup or 1.0) - self.penalty * b.expansions)
         return Selection(
-            parent=best.node.id, reason=f"{best.node.speedup:.2f}x, children: {best.expansions}"
+            parent=best.node.id, reason=f"{three_digits(best.node.speedup or 0.0)}x, children: {best.expansions}"
         )  # fmt: skip
 
 
