@@ -30,12 +30,18 @@ from kernelforge.settings import Settings
 if TYPE_CHECKING:
     import torch
 
-SCHEMA = 7
+SCHEMA = 8
 _CPU_FOOTPRINTS = (1 << 18, 1 << 21, 1 << 24, 1 << 28)
-_CUDA_FOOTPRINTS = (1 << 27, 1 << 28, 1 << 31)
+_CUDA_FOOTPRINTS = (1 << 28, 1 << 31)
 _HALVES = ("float16", "bfloat16")
+QUEUED = 32
+"""Calls that are queued at once to time one of them without the host's pace."""
+_CACHED = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Parts of a GPU's L2 at which its bandwidth is measured."""
+_BEYOND = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0)
+"""Multiples of a GPU's L2 for which the bandwidth is computed."""
 _CACHE_FACTOR = 4.0
-"""How much faster than its memory a GPU's caches may be; a launch is too short to measure that with copies."""
+"""How much faster than the smallest footprint that is measured a smaller one may be; a call is too short to tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,8 @@ class MachineFacts:
     """What was measured.
 
     Attributes:
-        bandwidth: (bytes touched, bytes per second), by growing size: the best of copying, filling and summing.
+        bandwidth: (bytes touched, bytes per second), by growing size: the best of copying, filling and summing. Of a
+            GPU the launch is taken off, and beyond its L2 it is computed: see `beyond_cache`.
         cache_bytes: the last-level cache (CPU) or L2 (CUDA).
         dispatch_overhead_us, clock_us: see the module's docstring; the first is 0.0 on CUDA, the second on the CPU.
         flops: (dtype, floating-point operations per second) of the best matrix product, for float32 with TF32 where
@@ -163,10 +170,12 @@ def _measure(settings: Settings, device: str, name: str, threads: int) -> Machin
     torch.set_num_threads(threads)
     load = ForeignLoad(())
     try:
-        footprints = _CUDA_FOOTPRINTS if device == "cuda" else _CPU_FOOTPRINTS
+        cache_bytes = _cache_bytes(device)
+        rates = (
+            _cuda_bandwidth(cache_bytes) if device == "cuda" else [(s, _bandwidth(s, _host_s)) for s in _CPU_FOOTPRINTS]
+        )
         return MachineFacts(
-            device=name, bandwidth=_envelope([(size, _bandwidth(device, size)) for size in footprints]),
-            cache_bytes=_cache_bytes(device),
+            device=name, bandwidth=_envelope(rates), cache_bytes=cache_bytes,
             dispatch_overhead_us=0.0 if device == "cuda" else _dispatch_overhead_us(settings),
             clock_us=_clock_us() if device == "cuda" else 0.0, flops=_peaks(device), foreign_cpu_share=load.share(),
         )  # fmt: skip
@@ -179,8 +188,40 @@ def _envelope(measured: Sequence[tuple[int, float]]) -> tuple[tuple[int, float],
     return tuple((size, max(rate for other, rate in measured if other >= size)) for size, _ in measured)
 
 
-def _bandwidth(device: str, footprint_bytes: int) -> float:
-    """Bytes per second of the best of several runs over buffers that together have this size."""
+def _cuda_bandwidth(cache_bytes: int) -> list[tuple[int, float]]:
+    """Measured within the L2, computed beyond it from the memory's."""
+    import torch
+
+    tiny = torch.zeros(16, device="cuda")
+    launch_s = min(_queued_s(lambda: tiny.add_(1.0)) for _ in range(6))
+
+    def without_launch(job: Callable[[], object]) -> float:
+        seconds = _queued_s(job)
+        return max(seconds - launch_s, seconds / _CACHE_FACTOR)
+
+    memory = max(_bandwidth(size, _device_s, "cuda") for size in _CUDA_FOOTPRINTS)
+    sizes = [int(part * cache_bytes) for part in _CACHED]
+    cached = [(size, max(memory, _bandwidth(size, without_launch, "cuda"))) for size in sizes]
+    beyond = [int(multiple * cache_bytes) for multiple in _BEYOND]
+    return [*cached, *((size, beyond_cache(size, cache_bytes, cached[-1][1], memory)) for size in beyond)]
+
+
+def beyond_cache(footprint_bytes: int, cache_bytes: int, cached: float, memory: float) -> float:
+    """The highest bandwidth at a footprint that a cache cannot hold: as much as fits comes from it, the rest does not.
+
+    Args:
+        cached, memory: bytes per second of the two.
+    """
+    hits = min(1.0, cache_bytes / footprint_bytes)
+    return 1.0 / (hits / cached + (1.0 - hits) / memory)
+
+
+def _bandwidth(footprint_bytes: int, seconds: Callable[[Callable[[], object]], float], device: str = "cpu") -> float:
+    """Bytes per second of the best of several runs over buffers that together have this size.
+
+    Args:
+        seconds: times a job.
+    """
     import torch
 
     half = torch.ones(footprint_bytes // 8, dtype=torch.float32, device=device)
@@ -191,8 +232,8 @@ def _bandwidth(device: str, footprint_bytes: int) -> float:
         (lambda: other.fill_(1.0), footprint_bytes // 2),
         (half.sum, footprint_bytes // 2),
     )
-    repeats = max(6, min(200, (1 << 26) // footprint_bytes))
-    return max(moved / min(_seconds(job, device) for _ in range(repeats)) for job, moved in jobs)
+    repeats = 6 if device == "cuda" else max(6, min(200, (1 << 26) // footprint_bytes))
+    return max(moved / min(seconds(job) for _ in range(repeats)) for job, moved in jobs)
 
 
 def _peaks(device: str) -> tuple[tuple[str, float], ...]:
@@ -218,14 +259,18 @@ def _peak(device: str, dtype: torch.dtype) -> float:
     size = 8192 if device == "cuda" else 512 if dtype.itemsize > 2 else 192
     a = torch.ones(size, size, dtype=dtype, device=device)
     b, out = torch.ones_like(a), torch.empty_like(a)
-    return max(2 * size**3 / _seconds(lambda: torch.mm(a, b, out=out), device) for _ in range(4))
+    seconds = _device_s if device == "cuda" else _host_s
+    return max(2 * size**3 / seconds(lambda: torch.mm(a, b, out=out)) for _ in range(4))
 
 
-def _seconds(job: Callable[[], object], device: str) -> float:
-    if device == "cpu":
-        started = time.perf_counter()
-        job()
-        return time.perf_counter() - started
+def _host_s(job: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    job()
+    return time.perf_counter() - started
+
+
+def _device_s(job: Callable[[], object]) -> float:
+    """Between two events."""
     import torch
 
     torch.cuda.synchronize()
@@ -263,37 +308,47 @@ def _clock_us() -> float:
     import torch
 
     tiny = torch.zeros(16, device="cuda")
-    busy = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
-    calls = 32
 
-    def queue_ahead() -> None:
-        torch.cuda.synchronize()
-        for _ in range(16):
-            busy.zero_()
+    def job() -> None:
         tiny.add_(1.0)
 
     def single() -> float:
-        events = [(_event(), _event()) for _ in range(calls)]
-        queue_ahead()
+        events = [(_event(), _event()) for _ in range(QUEUED)]
+        _queue_ahead(job)
         for begin, end in events:
             begin.record()
-            tiny.add_(1.0)
+            job()
             end.record()
         torch.cuda.synchronize()
         return median([1e3 * begin.elapsed_time(end) for begin, end in events])
 
-    def in_a_row() -> float:
-        begin, end = _event(), _event()
-        queue_ahead()
-        begin.record()
-        for _ in range(calls):
-            tiny.add_(1.0)
-        end.record()
-        torch.cuda.synchronize()
-        return 1e3 * float(begin.elapsed_time(end)) / calls
-
-    pairs = [(single(), in_a_row()) for _ in range(9)][2:]
+    pairs = [(single(), 1e6 * _queued_s(job)) for _ in range(9)][2:]
     return max(0.0, median([one for one, _ in pairs]) - median([row for _, row in pairs]))
+
+
+def _queued_s(job: Callable[[], object]) -> float:
+    """Seconds per call of `QUEUED` calls in a row, while the device never waits for the host."""
+    import torch
+
+    begin, end = _event(), _event()
+    _queue_ahead(job)
+    begin.record()
+    for _ in range(QUEUED):
+        job()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / QUEUED
+
+
+def _queue_ahead(job: Callable[[], object]) -> None:
+    """Keep the device at work for as long as the host takes to queue `QUEUED` calls; then one call, to warm up."""
+    import torch
+
+    torch.cuda.synchronize()
+    busy = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
+    for _ in range(16):
+        busy.zero_()
+    job()
 
 
 def _dispatch_overhead_us(settings: Settings) -> float:
