@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kernelforge.capture.models import ModelOptions
     from kernelforge.capturing import Shapes
     from kernelforge.optimized import OptimizedModel
+    from kernelforge.report.asking import AskReport, TellReport
     from kernelforge.report.logs import LogPhase, LogReport
     from kernelforge.report.plan import PlanReport
     from kernelforge.report.runs import RunRow
@@ -475,6 +476,70 @@ def plan_forge(
     return make_plan(
         opened, _select(opened, operators), budget, generator=generator, policy=policy,
         settings=_with_library(settings or load_settings(), library),
+    )  # fmt: skip
+
+
+def ask_orders(
+    project: Path,
+    *,
+    operators: Sequence[str] = (),
+    output: Path,
+    count: int = 1,
+    parent: str = "",
+    strategy: str = "",
+    policy: str = "gain",
+    settings: Settings | None = None,
+) -> AskReport:
+    """Write work orders as folders, for a coding agent or a person.
+
+    Args:
+        parent: what is to be revised: a trial's number, or a unique prefix of its node's id; "" leaves it to the
+            strategy.
+
+    Raises:
+        NotFound: a name fits no variant, node, strategy or policy. UsageError: a parent without exactly one variant, or
+            one that is not valid; or `output` cannot be written to.
+    """
+    from kernelforge.asking import ask_orders as ask
+    from kernelforge.search.winners import find_node
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    records = _select(opened, operators)
+    node = ""
+    if parent:
+        if len(records) != 1:
+            raise UsageError(f"which variant's trial {parent}?", hint="name one variant beside --parent")
+        found = find_node(records[0], opened.nodes(records[0].variant.id), parent)
+        if found.kind != "accepted":
+            raise UsageError(f"trial {found.number} is not valid: {found.kind}", hint="revise an accepted one")
+        node = found.id
+    return ask(
+        opened, records, output, count=count, parent=node, strategy=strategy, policy=policy,
+        settings=settings or load_settings(),
+    )  # fmt: skip
+
+
+def tell_orders(
+    project: Path,
+    folders: Sequence[Path],
+    *,
+    model: str = "",
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+    settings: Settings | None = None,
+) -> TellReport:
+    """Judge what was written into the folders of work orders, and put the verdicts beside it.
+
+    Raises:
+        NotFound: there is no order. EnvironmentMissing: no compiler, or no GPU. ProjectError: an order is damaged.
+    """
+    from kernelforge.store.project import Project
+    from kernelforge.telling import tell_orders as tell
+
+    return tell(
+        Project.open(project), folders, model=model, on_event=on_event, should_stop=should_stop,
+        settings=settings or load_settings(),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from kernelforge.benchmark.slot import physical_gpu
+from kernelforge.benchmark.target import gpu_resources
 
 if TYPE_CHECKING:
     from kernelforge.benchmark.machine import MachineFacts
@@ -38,6 +39,7 @@ def environment(facts: MachineFacts, *, device: str, threads: int, torch_version
         text.pop("dispatch_overhead_us")
         text["clock_us"] = f"{facts.clock_us:.2f} (what two events add, taken off both sides)"
         text["gpu"] = physical_gpu(0)
+        text["gpu_resources"] = gpu_resources()
         text["gpu_clocks"] = gpu_clocks(text["gpu"])
     return text
 

@@ -9,6 +9,7 @@ import typer.core
 
 from kernelforge import __version__
 from kernelforge.cli.commands import (
+    ask,
     audit,
     cast,
     demo,
@@ -117,6 +118,8 @@ def make_app() -> typer.Typer:
     app.command("tree")(tree_command.tree)
     app.command("log")(log_command.log)
     app.command("diff")(tree_command.diff)
+    app.command("ask")(ask.ask)
+    app.command("tell")(ask.tell)
     app.command("eval")(eval.evaluate)
     app.command("audit")(audit.audit)
     app.command("export")(export.export)

@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from kernelforge.cards.types import Variant
+from kernelforge.cards.types import SizePoint, Variant
 from kernelforge.digest import digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """What an earlier trial of this variant taught: its outcome in words and, if it was timed, its speed-up."""
+    """What an earlier trial of this variant taught: its outcome in words and, if it was timed, its speed-up.
+
+    Attributes:
+        number: of its node; 0 while it is not judged.
+    """
 
     candidate: Candidate
     outcome: str
     detail: str
     speedup: float | None
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How a model uses a variant, and what the machine allows for. Times are microseconds a call.
+
+    Attributes:
+        points: observed sizes with calls and captured eager time. share: of the model's time, in [0, 1].
+        captured_us: eager's time in the model. eager_us: the same as the judge times it. floor_us: the roofline floor.
+            The last two are None before the first accepted trial.
+        target: facts of the device.
+    """
+
+    points: tuple[SizePoint, ...] = ()
+    share: float = 0.0
+    captured_us: float = 0.0
+    eager_us: float | None = None
+    floor_us: float | None = None
+    target: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +57,7 @@ class Request:
         parent: the candidate to revise, or None to start from scratch. why: of the strategy that chose it.
         weights: observed dims with their share of the variant's time, most important first; schedules are
             picked for these.
+        usage: what is known of the variant's use and limits.
     """
 
     variant: Variant
@@ -43,6 +68,7 @@ class Request:
     parent: Candidate | None = None
     why: str = ""
     weights: tuple[tuple[Mapping[str, int], float], ...] = ()
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ def feedback_of(node: Node) -> Feedback:
     outcome = node.outcome
     speedup = outcome.measurement.speedup.median if isinstance(outcome, Scored) else None
     detail = "\n".join(explain(outcome, source=node.candidate.source))
-    return Feedback(candidate=node.candidate, outcome=node.kind, detail=detail, speedup=speedup)
+    return Feedback(candidate=node.candidate, outcome=node.kind, detail=detail, speedup=speedup, number=node.number)
 
 
 def history(nodes: Sequence[Node]) -> tuple[Feedback, ...]:

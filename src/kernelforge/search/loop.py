@@ -14,8 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -24,14 +24,16 @@ from kernelforge.cards.types import Variant, VariantRecord
 from kernelforge.evaluate.types import Trial
 from kernelforge.generate.types import Candidate, Exhausted, Generator, Request
 from kernelforge.search.allowance import Cost, charged, forecast, spent, unaffordable
-from kernelforge.search.duplicates import normalised, same_binary
+from kernelforge.search.duplicates import normalised
 from kernelforge.search.events import Event, Phase, PhaseChanged, TrialFinished, VariantExhausted
 from kernelforge.search.lanes import Lanes
-from kernelforge.search.lineage import best_node, speedup_of, weights
+from kernelforge.search.lineage import best_node, speedup_of
 from kernelforge.search.orders import Order, OrderStore
+from kernelforge.search.requests import request_for
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies import get_strategy
 from kernelforge.search.study import Study, Track
+from kernelforge.search.trials import judged
 from kernelforge.search.types import Budget, Judge, SearchSummary, StopReason, Strategy
 
 POLL_S = 0.2
@@ -58,6 +60,7 @@ class SearchOptions:
         clock: monotonic seconds.
         strategy: picks the node of a variant's tree that the next proposal revises; the scheduler picks the variant.
         seed: of the strategy.
+        target: facts of the device, for the requests.
         should_pause: asked between trials; while it says so nothing begins, and what was prepared is anyone's. The time
             counts for no limit.
     """
@@ -70,6 +73,7 @@ class SearchOptions:
     clock: Callable[[], float] = time.monotonic
     strategy: Strategy = field(default_factory=lambda: get_strategy("autotune"))
     seed: int = 0
+    target: Sequence[str] = ()
     should_pause: Callable[[], bool] = _never
 
 
@@ -379,11 +383,9 @@ class _Search:
         self.queue.append(_Prepared(track=track, trial=number, order=order, candidate=order.candidate, built=built))
 
     def _request(self, track: Track, order: Order) -> Request:
-        parent = next((n.candidate for n in track.nodes if n.id == order.parent), None)
-        return Request(
-            variant=track.record.variant, backend=self.backend.name, prelude=self.prelude(track.record.variant),
-            brief=self.backend.brief(), history=track.history() + self.study.pending(order.variant_id),
-            parent=parent, why=order.reason, weights=weights(track.record),
+        return request_for(
+            track, order, backend=self.backend.name, prelude=self.prelude(track.record.variant),
+            brief=self.backend.brief(), target=self.options.target, pending=self.study.pending(order.variant_id),
         )  # fmt: skip
 
     def _build(self, candidate: Candidate, variant: Variant) -> tuple[Artifact | BuildFailure, float, float]:
@@ -419,16 +421,17 @@ class _Search:
             result, started, seconds = self._build(item.candidate, record.variant)
         else:
             result, started, seconds = item.built.result()
-        known = None if isinstance(result, BuildFailure) else same_binary(result, item.track.nodes)
-        if known is not None:
-            return Trial(candidate=item.candidate, outcome=known, started=started, seconds=seconds)
-        if isinstance(result, BuildFailure):
-            # Nothing is left to judge, and the trial's time is that of the build.
-            return Trial(candidate=item.candidate, outcome=result, started=started, seconds=seconds)
+        with self._judging(item) if isinstance(result, Artifact) else nullcontext():
+            return judged(
+                item.candidate, result, started=started, seconds=seconds, record=record, nodes=item.track.nodes,
+                examples=self.store.examples, judge=self.judge,
+            )  # fmt: skip
+
+    @contextmanager
+    def _judging(self, item: _Prepared) -> Iterator[None]:
         self._phase(item.track, item.trial, "verify")
         with self.lanes.busy("judge"):
-            trial = self.judge.evaluate(item.candidate, record, self.store.examples, built=result)
-        return replace(trial, seconds=trial.seconds + seconds)
+            yield
 
     def _phase(self, track: Track, trial: int, phase: Phase) -> None:
         self._say(PhaseChanged(variant=track.label, trial=trial, phase=phase))

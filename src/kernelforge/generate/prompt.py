@@ -1,0 +1,229 @@
+"""What a language model, a coding agent or a person is told to write a kernel. Owns `Prompt`, `prompt_for`. Pure.
+
+The texts are the files in `prompts/`; here they are filled in. What is the same in every round of a variant comes first
+and is byte-identical, so that a provider can cache it. Nothing of the judge's seeds, cases and tolerances is in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from string import Template
+
+from kernelforge.capture.types import DimRef, DtypeRef, ScalarRef, TensorRef, Value
+from kernelforge.cards.types import SizePoint, Variant
+from kernelforge.digest import digest
+from kernelforge.errors import NotFound
+from kernelforge.generate.types import Feedback, Request, Usage
+from kernelforge.operators import Entry, get_operator
+from kernelforge.wording import plural, three_digits
+
+LANGUAGE = {"cuda": "CUDA C++", "cpp": "C++17"}
+FILE_OF = {"cuda": "kernel.cu", "cpp": "kernel.cpp"}
+"""What the one file of a candidate is called."""
+
+MOST_SIZES = 12
+NEWEST, FASTEST = 8, 3
+"""Of the trials so many are told of: the newest ones and the fastest ones, with the parent and its other revisions."""
+MOST_NOTES = 200
+"""Characters of a candidate's notes."""
+
+_STREAM = {
+    "cuda": "- Everything runs on `stream`, also copies and memsets. `launch` returns what `cudaGetLastError()` says.",
+    "cpp": "- Threads only through OpenMP, whose regions end before `launch` returns.",
+}
+_ADVICE = {
+    "build_failure": "Mend what the compiler names first; the errors below it may follow from it.",
+    "rejected": "Find the cause before you write: a wrong index, an edge size, a race, a missing guard, a lost digit.",
+    "worker_failure": "It may be the machine's fault; change nothing but what you think is wrong.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One question in three parts, the first two of which are the same for all rounds of a variant.
+
+    Attributes:
+        system: the rules. variant: operator, prelude and machine. round: what was tried, and what is wanted now.
+    """
+
+    system: str
+    variant: str
+    round: str
+
+    @property
+    def text(self) -> str:
+        """All of it, as one document."""
+        return f"{self.system}\n{self.variant}\n{self.round}"
+
+    @property
+    def digest(self) -> str:
+        return digest([self.system, self.variant, self.round])
+
+
+def prompt_for(request: Request, *, failed: Feedback | None = None, into_folder: bool = False) -> Prompt:
+    """The prompt of a request.
+
+    Args:
+        failed: the attempt at this very order that is to be mended.
+        into_folder: the answer is a file beside the prompt, and no reply.
+    """
+    file = FILE_OF[request.backend]
+    answer = _fill("folder", file=file, notes=str(MOST_NOTES)) if into_folder else _fill("reply")
+    return Prompt(
+        system=_fill(
+            "system", language=LANGUAGE[request.backend], stream_rule=_STREAM[request.backend]
+        ),
+        variant=_variant(request), round=f"{_round(request, failed)}\n{answer}",
+    )  # fmt: skip
+
+
+def _variant(request: Request) -> str:
+    usage = request.usage
+    facts = [fact for fact in (request.brief, *usage.target) if fact]
+    return _fill(
+        "variant", meaning=meaning(request.variant), reference=reference(request.variant),
+        describe=f"`{request.variant.describe()}`", share=f"{100 * usage.share:.1f}%",
+        captured=f"{three_digits(usage.captured_us)} microseconds a call" if usage.captured_us else "an unknown time",
+        sizes="\n".join(map(_size_row, *_sizes(usage.points))), more_sizes=_more_sizes(usage.points),
+        prelude=request.prelude.rstrip(), target="\n".join(f"- {fact}" for fact in facts),
+    )  # fmt: skip
+
+
+def meaning(variant: Variant) -> str:
+    """What the operator computes, in a sentence."""
+    try:
+        get_operator(variant.operator)
+        module = importlib.import_module(f"kernelforge.operators.{variant.operator}")
+    except (NotFound, ImportError):  # an operator of a plug-in
+        return f"`{variant.operator}`"
+    return " ".join((module.__doc__ or variant.operator).split())
+
+
+def reference(variant: Variant) -> str:
+    """The call in plain PyTorch, over the tensors' names in the prelude."""
+    operator = get_operator(variant.operator)
+    arguments = dict(variant.arguments)
+
+    def covered(entry: Entry) -> int:
+        fixed = sum(arguments.get(key) == value for key, value in entry.preset.items())
+        return fixed + sum(name in entry.parameters for name in arguments)
+
+    entry = max(operator.entries, key=covered)
+    names = variant.tensor_names()
+    given = [f"{key}={_python(value, names)}" for key, value in arguments.items() if key not in entry.preset]
+    outputs = ", ".join(variant.output_names()) if variant.outputs else "_"
+    return f"{outputs} = {entry.target}({', '.join(given)})"
+
+
+def _python(value: Value, names: Sequence[str]) -> str:
+    match value:
+        case TensorRef():
+            return names[value.index]
+        case DimRef() | ScalarRef():
+            return value.name
+        case DtypeRef():
+            return f"torch.{value.name}"
+        case tuple():
+            return "[" + ", ".join(_python(item, names) for item in value) + "]"
+        case _:
+            return repr(value)
+
+
+def _sizes(points: Sequence[SizePoint]) -> tuple[list[SizePoint], list[float]]:
+    """The sizes that matter most with their part of the variant's time."""
+    whole = sum(p.calls * p.eager_us for p in points)
+    ranked = sorted(points, key=lambda p: (-p.calls * p.eager_us, -p.calls, sorted(p.dims.items())))[:MOST_SIZES]
+    return ranked, [p.calls * p.eager_us / whole if whole > 0 else 0.0 for p in ranked]
+
+
+def _size_row(point: SizePoint, part: float) -> str:
+    values = [f"{name}={value}" for name, value in (*point.dims.items(), *point.scalars.items())]
+    return f"| {', '.join(values) or 'fixed'} | {point.calls} | {100 * part:.0f}% | {three_digits(point.eager_us)} us |"
+
+
+def _more_sizes(points: Sequence[SizePoint]) -> str:
+    return f"and {plural(len(points) - MOST_SIZES, 'more size')}" if len(points) > MOST_SIZES else ""
+
+
+def _round(request: Request, failed: Feedback | None) -> str:
+    if failed is not None:
+        return _fill(
+            "repair", kind=failed.outcome.replace("_", " "), source=failed.candidate.source.rstrip(),
+            diagnosis=_quoted(failed.detail), advice=_ADVICE.get(failed.outcome, ""),
+        )  # fmt: skip
+    history = _limits(request.usage) + _history(request)
+    if request.parent is None:
+        different = " Its design must differ from all of the above." if request.history else ""
+        return _fill("scratch", history=history, different=different)
+    judged = next((f for f in reversed(request.history) if f.candidate.id == request.parent.id), None)
+    return _fill(
+        "revise", history=history, parent_name=_name(judged), source=request.parent.source.rstrip(),
+        diagnosis=_quoted(judged.detail if judged is not None else "nothing yet"),
+    )  # fmt: skip
+
+
+def _limits(usage: Usage) -> str:
+    """What the judge has found out so far. Changes with the trials, so it is no part of the variant's text."""
+    if usage.eager_us is None or usage.floor_us is None:
+        return ""
+    return (
+        f"As the judge times a call, PyTorch takes {three_digits(usage.eager_us)} microseconds, and no kernel can take "
+        f"less than {three_digits(usage.floor_us)}: by then its bytes have just been moved.\n\n"
+    )
+
+
+def _history(request: Request) -> str:
+    """A line per trial that is worth telling, oldest first."""
+    if not request.history:
+        return ""
+    parent = request.parent.id if request.parent is not None else None
+    fastest = sorted((f for f in request.history if f.speedup is not None), key=lambda f: -(f.speedup or 0.0))
+    chosen = {
+        *map(id, request.history[-NEWEST:]), *map(id, fastest[:FASTEST]),
+        *(id(f) for f in request.history if parent and parent in (f.candidate.id, f.candidate.parent)),
+    }  # fmt: skip
+    told = [f for f in request.history if id(f) in chosen]
+    by_candidate = {f.candidate.id: f for f in request.history}
+    left_out = len(request.history) - len(told)
+    head = f"{plural(len(request.history), 'kernel')} tried so far"
+    if fastest:
+        head += f"; the fastest is {_name(fastest[0])}"
+    lines = [f"{head}{f' ({left_out} are left out here)' if left_out else ''}:", ""]
+    lines += [_history_line(f, by_candidate.get(f.candidate.parent)) for f in told]
+    return "\n".join(lines) + "\n"
+
+
+def _history_line(feedback: Feedback, parent: Feedback | None) -> str:
+    first = feedback.detail.partition("\n")[0]
+    notes = " ".join(feedback.candidate.notes.split())[:MOST_NOTES]
+    of = f", a revision of #{parent.number}" if parent is not None and parent.number else ""
+    text = f"- {_name(feedback)}{of}"
+    text += f": {notes}" if notes else ""
+    return text if feedback.speedup is not None else f"{text}: {first}"
+
+
+def _name(feedback: Feedback | None) -> str:
+    if feedback is None:
+        return "a kernel that was not judged here"
+    number = f"#{feedback.number}" if feedback.number else "a kernel"
+    if feedback.speedup is not None:
+        return f"{number} ({three_digits(feedback.speedup)}x of PyTorch's speed)"
+    return f"{number} ({feedback.outcome.replace('_', ' ')})"
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _fill(name: str, **values: str) -> str:
+    # Only the file's own names: a source that is put in may hold any dollar sign.
+    return _template(name).substitute(values)
+
+
+@lru_cache
+def _template(name: str) -> Template:
+    return Template(importlib.resources.files("kernelforge.generate.prompts").joinpath(f"{name}.md").read_text())

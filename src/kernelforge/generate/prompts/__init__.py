@@ -1,0 +1,1 @@
+"""The texts of `generate.prompt`, one file each; `$name` is filled in."""
