@@ -126,7 +126,7 @@ def _write_order(folder: Path, order: Order, track: Track, request: Request, mod
     texts = {PROMPT: prompt_for(request, into_folder=True).text, PRELUDE: request.prelude}
     if parent is not None:
         texts[f"parent.{file.rpartition('.')[2]}"] = parent.candidate.source
-        texts["parent.md"] = "\n".join(feedback_of(parent).detail.splitlines()) + "\n"
+        texts["parent.md"] = "\n".join(feedback_of(parent, track.record).detail.splitlines()) + "\n"
     for name, text in texts.items():
         (place / name).write_text(text)
     # Last: a folder without it is none of an order.

@@ -230,5 +230,11 @@ def _write_verdict(item: _Told, node: Node) -> ToldRow:
     write_atomically(item.path / VERDICT_TEXT, ("\n".join(text) + "\n").encode())
     return ToldRow(
         path=str(item.path), label=item.track.label, number=node.number, outcome=node.kind, speedup=report.speedup,
-        candidate_us=report.candidate_us, floor_us=report.floor_us, first=next(iter(report.explanation), ""),
+        candidate_us=report.candidate_us, floor_us=report.floor_us, first=_first(report.explanation, accepted=accepted),
     )  # fmt: skip
+
+
+def _first(explanation: Sequence[str], *, accepted: bool) -> str:
+    """The line that says most: why it failed, or what likely limits it."""
+    limits = [line for line in explanation if line.startswith("likely limiter")] if accepted else []
+    return next(iter(limits or explanation), "")

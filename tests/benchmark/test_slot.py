@@ -24,7 +24,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 def show(monkeypatch: pytest.MonkeyPatch, uuid: str) -> None:
     """What a process sees as its first GPU."""
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace(uuid=uuid))
+    properties = SimpleNamespace(uuid=uuid, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
 
 
 def test_timings_of_two_gpus_run_beside_each_other_those_of_one_do_not(

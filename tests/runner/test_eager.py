@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 from kernelforge.capture.types import Arguments, DimRef, ScalarRef, TensorRef
 from kernelforge.cards.types import Dim, Extent, Scalar, TensorPattern, Variant
 from kernelforge.errors import HarnessError
+from kernelforge.runner import eager_main
 from kernelforge.runner.eager import EagerWorker
 from kernelforge.runner.protocol import Buffer
 
@@ -162,3 +164,69 @@ def test_dead_worker_is_reported_then_replaced(worker: EagerWorker) -> None:
     reply = worker.run(variant.to_json(), {}, {}, buffers_of([x], [x]))
     assert bytes(reply.outputs[0]) == raw(x.relu())
     assert worker.pid != first
+
+
+class FakeGpu:
+    """A stream and a host, microseconds: work begins when it is queued and all before it is done."""
+
+    def __init__(self, *, host_us: float) -> None:
+        self.host_us, self.now, self.free = host_us, 0.0, 0.0
+
+    def work(self, us: float, *, host_us: float = 1.0) -> None:
+        self.now += host_us
+        self.free = max(self.free, self.now) + us
+
+    def zero_(self) -> None:
+        self.work(61.0)
+
+    def call(self) -> None:
+        self.work(5.0, host_us=self.host_us)
+
+    def synchronise(self) -> None:
+        self.now = max(self.now, self.free)
+
+    def restore(self) -> None:
+        """Nothing is changed in place."""
+
+    def element_size(self) -> int:
+        return 1
+
+    def __getitem__(self, part: slice) -> FakeGpu:
+        return self
+
+
+class FakeEvent:
+    def __init__(self, gpu: FakeGpu) -> None:
+        self.gpu, self.at = gpu, 0.0
+
+    def record(self) -> None:
+        self.at = max(self.gpu.free, self.gpu.now)
+
+    def query(self) -> bool:
+        return self.at <= self.gpu.now
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return (end.at - self.at) / 1e3
+
+
+@pytest.mark.parametrize("host_us", [2.0, 45.0, 150.0, 400.0])
+def test_a_slow_host_is_not_read_as_a_slow_device(monkeypatch: pytest.MonkeyPatch, host_us: float) -> None:
+    gpu = FakeGpu(host_us=host_us)
+    monkeypatch.setattr(eager_main, "_event", lambda: FakeEvent(gpu))
+    server = SimpleNamespace(_scratch_of=lambda _bytes: gpu, _synchronise=gpu.synchronise)
+    samples = eager_main.EagerServer._time_cuda(server, [gpu, gpu], 70, 0)  # type: ignore[arg-type, list-item]
+    assert len(samples) == 70
+    assert samples == [5000] * 70
+
+
+def test_a_call_that_waits_for_the_device_is_timed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(host_us=10.0)
+    monkeypatch.setattr(eager_main, "_event", lambda: FakeEvent(gpu))
+    server = SimpleNamespace(_scratch_of=lambda _bytes: gpu, _synchronise=gpu.synchronise)
+
+    def waits() -> None:
+        gpu.call()
+        gpu.synchronise()
+
+    slot = SimpleNamespace(call=waits, restore=gpu.restore)
+    assert eager_main.EagerServer._time_cuda(server, [slot], 8, 0) == [15000] * 8  # type: ignore[arg-type, list-item]

@@ -160,7 +160,7 @@ def _sources(store: MemoryStore, record: VariantRecord) -> list[str]:
 def test_trial_budget(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:
     summary = bench.run(trials=5)
     assert (summary.trials, summary.stopped, len(store.stored)) == (5, "trials", 5)
-    assert judge.judged[:4] == [("add", "k_ 0"), ("relu", "k_ 0"), ("add", "k_ 1"), ("relu", "k_ 1")]
+    assert judge.judged[:2] == [("add", "k_ 0"), ("relu", "k_ 0")], "one each, before what may win most"
     best = summary.best[bench.records[1].variant.id]
     assert best.candidate.source == _sources(store, bench.records[1])[-1]
     assert bench.records[2].variant.id not in summary.best

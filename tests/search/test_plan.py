@@ -27,7 +27,7 @@ from kernelforge.search.types import Budget, Node, node_of
 MakeNode = Callable[..., Node]
 MakeScored = Callable[..., Scored]
 MakeRecord = Callable[..., VariantRecord]
-POLICY = Policy()
+POLICY = Policy(warm_up=3, patience=12)
 FAILED = BuildFailure(reason="compile_error", detail="line 1")
 FACTS = MachineFacts(device="d", bandwidth=((64, 1e6), (1024, 5e5)), cache_bytes=64, dispatch_overhead_us=1.0)
 

@@ -30,7 +30,7 @@ from kernelforge.search.types import Node
 MakeNode = Callable[..., Node]
 MakeScored = Callable[..., Scored]
 MakeRecord = Callable[..., VariantRecord]
-POLICY = Policy()
+POLICY = Policy(warm_up=3, patience=12)
 UNIFORM = POLICIES["uniform"]
 FAILED = BuildFailure(reason="compile_error", detail="line 1")
 BROKEN = WorkerFailure(detail="no GPU")

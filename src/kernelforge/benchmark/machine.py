@@ -30,7 +30,7 @@ from kernelforge.settings import Settings
 if TYPE_CHECKING:
     import torch
 
-SCHEMA = 8
+SCHEMA = 9
 _CPU_FOOTPRINTS = (1 << 18, 1 << 21, 1 << 24, 1 << 28)
 _CUDA_FOOTPRINTS = (1 << 28, 1 << 31)
 _HALVES = ("float16", "bfloat16")
@@ -53,6 +53,7 @@ class MachineFacts:
             GPU the launch is taken off, and beyond its L2 it is computed: see `beyond_cache`.
         cache_bytes: the last-level cache (CPU) or L2 (CUDA).
         dispatch_overhead_us, clock_us: see the module's docstring; the first is 0.0 on CUDA, the second on the CPU.
+        launch_us: no call of a kernel takes less time in a stream; 0.0 on the CPU.
         flops: (dtype, floating-point operations per second) of the best matrix product, for float32 with TF32 where
             there is such a thing: three such products make one of float32's precision.
     """
@@ -62,6 +63,7 @@ class MachineFacts:
     cache_bytes: int
     dispatch_overhead_us: float
     clock_us: float = 0.0
+    launch_us: float = 0.0
     flops: tuple[tuple[str, float], ...] = ()
     foreign_cpu_share: float = 0.0
 
@@ -130,7 +132,7 @@ def _better(old: MachineFacts, new: MachineFacts) -> MachineFacts:
     return MachineFacts(
         device=new.device, bandwidth=tuple((size, max(rate, rates.get(size, 0.0))) for size, rate in new.bandwidth),
         cache_bytes=new.cache_bytes, dispatch_overhead_us=min(old.dispatch_overhead_us, new.dispatch_overhead_us),
-        clock_us=min(old.clock_us, new.clock_us),
+        clock_us=min(old.clock_us, new.clock_us), launch_us=min(old.launch_us, new.launch_us),
         flops=tuple((dtype, max(rate, old.flops_per_second(dtype))) for dtype, rate in new.flops),
         foreign_cpu_share=min(old.foreign_cpu_share, new.foreign_cpu_share),
     )  # fmt: skip
@@ -156,7 +158,8 @@ def _read(path: Path) -> MachineFacts | None:
         return MachineFacts(
             device=str(data["device"]), bandwidth=tuple((int(s), float(r)) for s, r in data["bandwidth"]),
             cache_bytes=int(data["cache_bytes"]), dispatch_overhead_us=float(data["dispatch_overhead_us"]),
-            clock_us=float(data["clock_us"]), flops=tuple((str(d), float(r)) for d, r in data["flops"]),
+            clock_us=float(data["clock_us"]), launch_us=float(data["launch_us"]),
+            flops=tuple((str(d), float(r)) for d, r in data["flops"]),
             foreign_cpu_share=float(data["foreign_cpu_share"]),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError):
@@ -177,7 +180,8 @@ def _measure(settings: Settings, device: str, name: str, threads: int) -> Machin
         return MachineFacts(
             device=name, bandwidth=_envelope(rates), cache_bytes=cache_bytes,
             dispatch_overhead_us=0.0 if device == "cuda" else _dispatch_overhead_us(settings),
-            clock_us=_clock_us() if device == "cuda" else 0.0, flops=_peaks(device), foreign_cpu_share=load.share(),
+            clock_us=_clock_us() if device == "cuda" else 0.0, launch_us=_launch_us() if device == "cuda" else 0.0,
+            flops=_peaks(device), foreign_cpu_share=load.share(),
         )  # fmt: skip
     finally:
         torch.set_num_threads(before)
@@ -324,6 +328,14 @@ def _clock_us() -> float:
 
     pairs = [(single(), 1e6 * _queued_s(job)) for _ in range(9)][2:]
     return max(0.0, median([one for one, _ in pairs]) - median([row for _, row in pairs]))
+
+
+def _launch_us() -> float:
+    """What a kernel of a few threads takes in a row of such, less a tenth, for an empty one takes less."""
+    import torch
+
+    tiny = torch.zeros(16, device="cuda")
+    return 0.9 * 1e6 * min(_queued_s(lambda: tiny.add_(1.0)) for _ in range(9))
 
 
 def _queued_s(job: Callable[[], object]) -> float:

@@ -381,7 +381,7 @@ def _measure_point(
     footprint = footprint_bytes(variant, point.dims) * (1 if variant.mutates else len(point.sets))
     floor = floor_us(
         variant, point.dims, point.scalars, bytes_per_second=facts.bytes_per_second(footprint),
-        flops_per_second=facts.flops_per_second(variant.tensors[0].dtype),
+        flops_per_second=facts.flops_per_second(variant.tensors[0].dtype), launch_us=facts.launch_us,
     )  # fmt: skip
     # Eager is honest: what it takes can be no less than the floor. Then the machine was busy when it was measured.
     floor = min(floor, median(eager_us))

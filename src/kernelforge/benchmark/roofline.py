@@ -1,4 +1,4 @@
-"""The least time that a variant's bytes and arithmetic can take. Pure.
+"""The least time that a variant's bytes, arithmetic and launch can take. Pure.
 
 Every output byte is written once; inputs are read once, or as the operator's own formula says. Of the arithmetic only
 what the fastest known algorithm needs counts, and of it only products and convolutions: elsewhere bytes take longer.
@@ -30,18 +30,18 @@ def traffic_bytes(variant: Variant, dims: DimValues, scalars: ScalarValues) -> i
 
 def floor_us(
     variant: Variant, dims: DimValues, scalars: ScalarValues, *, bytes_per_second: float,
-    flops_per_second: float = 0.0,
+    flops_per_second: float = 0.0, launch_us: float = 0.0,
 ) -> float:  # fmt: skip
     """The roofline floor, microseconds.
 
     Args:
-        flops_per_second: peak for the variant's dtype, or 0.0 if unknown.
+        flops_per_second: peak for the variant's dtype, or 0.0 if unknown. launch_us: least time of any call.
     """
     seconds = traffic_bytes(variant, dims, scalars) / bytes_per_second
     least = get_operator(variant.operator).least_flops
     if least > 0 and flops_per_second > 0:
         seconds = max(seconds, least * flops(variant, dims, scalars) / flops_per_second)
-    return seconds * 1e6
+    return max(seconds * 1e6, launch_us)
 
 
 def flops(variant: Variant, dims: DimValues, scalars: ScalarValues) -> int:

@@ -172,7 +172,7 @@ def _limits(usage: Usage) -> str:
         return ""
     return (
         f"As the judge times a call, PyTorch takes {three_digits(usage.eager_us)} microseconds, and no kernel can take "
-        f"less than {three_digits(usage.floor_us)}: by then its bytes have just been moved.\n\n"
+        f"less than {three_digits(usage.floor_us)}: by then a kernel has just been launched and its bytes moved.\n\n"
     )
 
 

@@ -18,11 +18,11 @@ JUDGE_AGAIN = 2
 """A candidate that the judge could not judge is offered to it this often in all, then counts as tried."""
 
 
-def feedback_of(node: Node) -> Feedback:
-    """A node as the generator sees it."""
+def feedback_of(node: Node, record: VariantRecord | None = None) -> Feedback:
+    """A node as the generator sees it; with the variant's record its explanation knows bytes and sizes too."""
     outcome = node.outcome
     speedup = outcome.measurement.speedup.median if isinstance(outcome, Scored) else None
-    detail = "\n".join(explain(outcome, source=node.candidate.source))
+    detail = "\n".join(explain(outcome, source=node.candidate.source, record=record))
     return Feedback(candidate=node.candidate, outcome=node.kind, detail=detail, speedup=speedup, number=node.number)
 
 

@@ -273,7 +273,7 @@ def prior_floor_us(record: VariantRecord, facts: MachineFacts | None) -> float |
         try:
             floor = floor_us(
                 variant, point.dims, point.scalars, bytes_per_second=facts.bytes_per_second(footprint),
-                flops_per_second=peak,
+                flops_per_second=peak, launch_us=facts.launch_us,
             )  # fmt: skip
         except NotFound:
             return None  # an operator of a plug-in that is not installed here

@@ -28,7 +28,7 @@ PROGRESS = 1.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Constants of the scheduler, chosen by hand.
+    """Constants of the scheduler. Warm-up and patience are what docs/search-ablation.md supports, the others by hand.
 
     Attributes:
         allot: "gain" looks at what a trial may win; "uniform" only at how many trials a variant has had, and parks
@@ -45,8 +45,8 @@ class Policy:
     """
 
     allot: Literal["gain", "uniform"] = "gain"
-    warm_up: int = 3
-    patience: int | None = 12
+    warm_up: int = 1
+    patience: int | None = 24
     floor_ratio: float = 1.1
     min_gain: float = 0.0005
     vendor_trials: int = 8

@@ -105,7 +105,7 @@ class Track:
         """As `lineage.history`; each node is explained once."""
         for node in told(self.nodes):
             if node.id not in self._feedback:
-                self._feedback[node.id] = feedback_of(node)
+                self._feedback[node.id] = feedback_of(node, self.record)
         return tuple(self._feedback[n.id] for n in told(self.nodes))
 
     def texts(self) -> set[str]:

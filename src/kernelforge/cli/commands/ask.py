@@ -81,7 +81,9 @@ def tell(
 
     folder = find_project(project, option=True)
     with Interrupt(out, note="stopping after the kernel that is judged now (once more to kill it)") as interrupt:
-        report = forge.tell_orders(folder, folders, model=model, on_event=lambda said: out.note(str(said)), should_stop=interrupt.should_stop)
+        report = forge.tell_orders(
+            folder, folders, model=model, on_event=lambda said: out.note(str(said)), should_stop=interrupt.should_stop
+        )
     out.show(report.to_json(), [tell_grid(report)])
     judged = [row for row in report.rows if row.outcome]
     if judged:
