@@ -65,17 +65,19 @@ def ask_orders(
         for _ in range(count):
             study.enqueue(records[0].variant.id, parent=parent, reason="asked for by hand")
     orders = study.ask(count, lease_s=LEASE_S)
-    rows = []
-    for order in orders:
-        track = study.tracks[order.variant_id]
-        request = _request(project, study, order, settings)
-        try:
-            rows.append(_write_order(folder, order, track, request, project.model))
-        except OSError as error:
+    rows: list[AskedRow] = []
+    try:
+        for order in orders:
+            request = _request(project, study, order, settings)
+            rows.append(_write_order(folder, order, study.tracks[order.variant_id], request, project.model))
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be written to: {error.strerror or error}", hint="name another folder with -o"
+        ) from error
+    finally:
+        # Nobody will work on what nobody can read.
+        for order in orders[len(rows) :]:
             study.give_up(order, "its folder could not be written")
-            raise UsageError(
-                f"{folder} cannot be written to: {error.strerror or error}", hint="name another folder with -o"
-            ) from error
     return AskReport(path=str(folder), rows=tuple(rows), parked=study.parked())
 
 

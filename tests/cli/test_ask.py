@@ -1,0 +1,132 @@
+"""`ask` and `tell` on a real project with a real judge: from an order to a verdict, and what goes wrong between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_judgement import RELU, Bench, bench  # noqa: F401 - a fixture
+
+from kernelforge import telling
+from kernelforge.search.strategies import get_strategy
+from kernelforge.search.study import Study
+from kernelforge.store.project import Project
+
+WRONG = RELU.replace("0.0f", "0.25f")
+BROKEN = RELU.replace("return 0;", "return 0")
+
+
+@pytest.fixture
+def site(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: F811
+    """A copy of the project, judged by the open workshop."""
+    project = tmp_path / "tiny.kforge"
+    shutil.copytree(bench.project, project)
+    monkeypatch.chdir(tmp_path)
+
+    @contextmanager
+    def opened(*_: object) -> Any:
+        yield bench.workshop
+
+    monkeypatch.setattr(telling, "open_workshop", opened)
+    monkeypatch.setenv("KFORGE_CACHE_DIR", str(bench.workshop.settings.cache_dir))
+    return project
+
+
+def folders(where: str = "orders") -> list[Path]:
+    return sorted(p.parent for p in Path(where).glob("*/order.json"))
+
+
+def test_from_orders_to_verdicts(kforge: Any, site: Path) -> None:
+    asked = kforge("ask", "relu", "-n", "3", "-o", "orders")
+    assert asked.code == 0 and asked.stdout.count("kernel.cpp") == 3
+    first, second, third = folders()
+    assert {p.name for p in first.iterdir()} >= {"order.json", "PROMPT.md", "prelude.h"}
+    (first / "kernel.cpp").write_text("// in two halves\n" + RELU.replace("++i", "i += 1"))
+    (second / "kernel.cpp").write_text(BROKEN)
+    told = kforge("tell", "orders", "--model", "me")
+    assert told.code == 0
+    verdict = json.loads((first / "verdict.json").read_text())
+    assert verdict["outcome"] == "accepted"
+    assert (first / "VERDICT.md").read_text().startswith("# relu-")
+    assert "expected" in (second / "VERDICT.md").read_text(), "the compiler's words"
+    assert not (third / "verdict.json").exists() and "no kernel.cpp yet" in told.stdout
+    node = Project.open(site).nodes(verdict["variant"])[verdict["number"] - 1]
+    assert (node.candidate.generator, node.candidate.model, node.candidate.notes) == ("agent", "me", "in two halves")
+    # Told again nothing is judged; mended it is one more attempt at the same order.
+    again = json.loads(kforge("tell", "orders", "--json").stdout)["verdicts"]
+    assert {v["why"] for v in again} == {
+        "judged before: accepted", "judged before: build_failure", "no kernel.cpp yet"
+    }  # fmt: skip
+    (second / "kernel.cpp").write_text("// mended\n" + WRONG)
+    kforge("tell", str(second))
+    assert json.loads((second / "verdict.json").read_text())["outcome"] == "rejected"
+    orders = [o for o in Project.open(site).orders(closed=True) if o.state == "done"]
+    assert len(orders) == 3
+
+
+def test_a_revision_hangs_below_what_it_revises(kforge: Any, site: Path) -> None:
+    assert kforge("ask", "relu", "--parent", "1", "-o", "orders").code == 0
+    (order,) = folders()
+    assert (order / "parent.cpp").read_text() == RELU
+    assert "accepted" in (order / "parent.md").read_text()
+    assert "Make this one faster. It is #1" in (order / "PROMPT.md").read_text()
+    (order / "kernel.cpp").write_text("// other\n" + RELU.replace("return 0;", "return 0 + 0;"))
+    kforge("tell", "orders")
+    project = Project.open(site)
+    (*_, newest) = project.nodes(project.record("relu").variant.id)
+    assert newest.parent == project.nodes(newest.variant_id)[0].id
+    refused = kforge("ask", "relu", "--parent", "2", "-o", "orders")
+    assert refused.code == 2 and "trial 2 is not valid" in refused.stderr
+
+
+def test_orders_are_told_in_another_copy_too(kforge: Any, site: Path, tmp_path: Path) -> None:
+    """The machine that judges unpacked the project before, or without, the orders."""
+    copy = tmp_path / "copy.kforge"
+    shutil.copytree(site, copy)
+    kforge("ask", "relu", "--parent", "1", "-o", "orders", "-p", str(site))
+    (order,) = folders()
+    (order / "kernel.cpp").write_text("// elsewhere\n" + WRONG)
+    assert kforge("tell", "orders", "-p", str(copy)).code == 0
+    nodes = Project.open(copy).nodes(Project.open(copy).record("relu").variant.id)
+    assert (nodes[-1].kind, nodes[-1].parent) == ("rejected", nodes[0].id)
+
+
+def test_what_cannot_be_told_is_said_and_the_rest_is_judged(kforge: Any, site: Path) -> None:
+    kforge("ask", "relu", "-n", "4", "-o", "orders")
+    empty, binary, other, good = folders()
+    (empty / "kernel.cpp").write_text("  \n")
+    (binary / "kernel.cpp").write_bytes(b"\xff\xfe\x00")
+    document = json.loads((other / "order.json").read_text())
+    (other / "order.json").write_text(json.dumps({**document, "variant": "f" * 64}))
+    (other / "kernel.cpp").write_text(RELU)
+    (good / "kernel.cpp").write_text("// fourth\n" + BROKEN)
+    told = kforge("tell", "orders", "--json")
+    rows = {Path(v["path"]).name: v for v in json.loads(told.stdout)["verdicts"]}
+    assert rows[empty.name]["why"] == "kernel.cpp is empty"
+    assert rows[binary.name]["why"] == "kernel.cpp cannot be read: it is no text"
+    assert rows[other.name]["why"] == "its variant is none of this project"
+    assert rows[good.name]["outcome"] == "build_failure"
+    (good / "order.json").write_text("{")
+    damaged = kforge("tell", "orders")
+    assert damaged.code != 0 and "order.json cannot be read" in damaged.stderr
+    nothing = kforge("tell", str(site))
+    assert nothing.code == 3 and "no work order in" in nothing.stderr
+
+
+def test_orders_are_leased_and_count_as_under_way(kforge: Any, site: Path) -> None:
+    kforge("ask", "relu", "-n", "2", "-o", "orders")
+    project = Project.open(site)
+    study = Study(project, [project.record("relu")], strategy=get_strategy("best-first"))
+    assert len(study.under_way(project.orders())) == 2
+    assert project.orders()[0].expires - project.orders()[0].created == pytest.approx(24 * 3600)
+
+
+def test_a_folder_that_cannot_be_written_gives_the_orders_back(kforge: Any, site: Path, tmp_path: Path) -> None:
+    (tmp_path / "orders").write_text("a file")
+    refused = kforge("ask", "relu", "-n", "2", "-o", "orders")
+    assert refused.code == 2 and "cannot be written to" in refused.stderr
+    assert Project.open(site).orders() == ()
