@@ -1,20 +1,23 @@
-"""Writes docs/search-ablation.md and its figures from the record of `benchmarks/search.py`, their only source."""
+"""Writes docs/search-ablation.md and its figures from the records of `benchmarks/search.py` and `benchmarks/budget.py`,
+their only sources."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from string import Template
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 
+from benchmarks import budget_page
+from benchmarks.budget import RECORD as BUDGETS
 from benchmarks.harness import ROOT
+from benchmarks.page_tables import head, mean, percent, row, times
 from benchmarks.search_figures import Bar, Line, Panel, bars, lines
 from benchmarks.search_landscapes import FAMILIES, MIXED, ORDERS, SCALES, Family, code_of
 
@@ -36,25 +39,6 @@ NAMES = (*(f.name for f in FAMILIES), MIXED)
 def of_drawn(variant: str) -> bool:
     """Whether the constants were tried on drawn landscapes."""
     return not variant.startswith("autotune")
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """With the half-width of its 95% interval."""
-
-    value: float
-    half: float
-
-    @property
-    def clear(self) -> bool:
-        """The interval lies on one side of zero."""
-        return abs(self.value) > self.half
-
-
-def mean(values: Sequence[float]) -> Mean:
-    """Over seeds, by Student's t, which is normal at hundreds of seeds."""
-    half = 1.96 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Mean(fmean(values), half)
 
 
 def over_landscapes(values: Sequence[float]) -> tuple[float, float, float]:
@@ -93,27 +77,6 @@ class Record:
     @property
     def budgets(self) -> list[int]:
         return list(self.raw["budgets"])
-
-
-def times(found: Mean) -> str:
-    """A log speed-up as a factor: "1.62 ± 0.04"."""
-    value = math.exp(found.value)
-    return f"{value:.2f} ± {value * found.half:.2f}"
-
-
-def percent(found: Mean) -> str:
-    """A difference of log speed-ups: "+12.3% ± 1.1"; bold if the interval leaves out zero."""
-    text = f"{100 * math.expm1(found.value):+.1f}% ± {100 * math.exp(found.value) * found.half:.1f}"
-    return f"**{text}**" if found.clear else text
-
-
-def row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def head(first: str, others: Iterable[object]) -> str:
-    cells = [str(o) for o in others]
-    return row([first, *cells]) + "\n" + row(["---", *("---:" for _ in cells)])
 
 
 def drawn_tables(record: Record) -> Iterator[str]:
@@ -428,6 +391,7 @@ def page(record: Record) -> str:
     text = Template(TEXT.read_text()).substitute(
         run=f"`{facts['command']}`, commit `{facts['commit'][:10]}`, Python {facts['python']}, {facts['time']}",
         seeds=record.raw["seeds"], noise=f"{100 * record.raw['noise']:.1f}", **findings(record),
+        **budget_page.parts(budget_page.Record(BUDGETS)),
         **{name: "\n".join(lines).strip() for name, lines in parts.items()},
     )  # fmt: skip
     return reflow(text)
