@@ -32,7 +32,7 @@ from kernelforge.evaluate.judge import single_threaded
 from kernelforge.evaluate.workbench import Workbench
 from kernelforge.runner.eager import EagerWorker
 from kernelforge.runner.protocol import BufferSet, LoadReply, RunReply, TimeReply
-from kernelforge.search.winners import MIN_SPEEDUP_LOW
+from kernelforge.search.lineage import MIN_SPEEDUP_LOW
 from kernelforge.settings import load_settings
 from kernelforge.verify.prepare import EagerBaseline, named_values
 from kernelforge.verify.types import Rejected

@@ -134,8 +134,6 @@ def sentences(record: Record) -> dict[str, str]:
         **{f"used_{kind}": f"{record.used(kind, 'gain', last):.1f}" for kind in kinds},
         **{f"better_{kind}": better(record, (kind,)) for kind in kinds}, "better_both": better(record, kinds),
         "as_many": lead(record.lead("drawn", "gain", AS_MANY, last), digits=1),
-        "gain_end": f"{math.exp(fmean(record.found('drawn', 'gain', last))):.2f}x",
-        "patient_20": f"{math.exp(fmean(record.found('drawn', patient, 20))):.2f}x",
         "used_patient": f"{record.used('recorded', patient, last):.1f}",
         "used_uniform": f"{record.used('recorded', 'uniform', last):.1f}",
         "lacking": f"{100 * lacking:.2f}%", "resumed": f"{100 * resumed / stalled:.0f}%",

@@ -44,7 +44,10 @@ def decode_float(value: Json) -> float:
         ValueError: `value` is neither a number nor an encoded float.
     """
     if isinstance(value, Mapping):
-        return float(str(value["float"]))
+        return float(str(value.get("float", "")))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"not a float: {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("not a float: a whole number beyond all floats") from None

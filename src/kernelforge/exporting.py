@@ -32,8 +32,9 @@ from kernelforge.report.operators import untried_reason
 from kernelforge.report.rows import DECISION_EAGER, ExportReport, UsedKernel, used_decision
 from kernelforge.report.units import format_duration, format_speedup
 from kernelforge.search.finalists import by_final_times, final_speedup, finalists
+from kernelforge.search.lineage import MIN_SPEEDUP_LOW
 from kernelforge.search.types import Node
-from kernelforge.search.winners import MIN_SPEEDUP_LOW, Choice, choose_winners, not_faster
+from kernelforge.search.winners import Choice, choose_winners, not_faster
 from kernelforge.verify.types import Rejected, RejectReason
 
 if TYPE_CHECKING:
@@ -193,7 +194,9 @@ class _Exporter:
             path=str(self.output), entries=used, held=len(entries), skipped=tuple(self.skipped), size_bytes=size_bytes,
             used=tuple(sorted(self.used, key=lambda u: -u.share)),
         )  # fmt: skip
+        # The finals and the certificates may have chosen another one than the search.
         nodes = {c.record.variant.id: c.node.id for c in choices if c.node is not None}
+        nodes |= {c.origin.variant.id: c.node for c in certified}
         return Exported(report=report, decisions=self.decisions, nodes=nodes)
 
     def _why_skipped(self, choice: Choice) -> str:

@@ -112,6 +112,9 @@ def follow_run(
     row = run_row(status)
     if status.state == "died":
         raise ForgeError(f"run {row.id} died: {row.reason}", hint=f"go on with it: {command_of('resume', folder)}")
+    if status.state == "unknown":
+        damaged = next(w for w in status.workers if w.error)
+        raise ForgeError(f"run {row.id} cannot be told: {damaged.error}", hint=damaged.hint)
     if status.state == "failed":
         failed = next(w for w in status.workers if w.stage == "failed")
         hint = failed.hint or f"go on with it: {command_of('resume', folder)}"

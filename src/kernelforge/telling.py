@@ -139,6 +139,8 @@ def _told(project: Project, study: Study, place: Path, document: Mapping[str, Js
         return ToldRow(path=str(place), label=label, why=known)
     try:
         order = study.tell(str(document["order"]), candidate)
+        if order.state == "failed":
+            return ToldRow(path=str(place), label=label, why=order.detail)
     except NotFound:
         # Asked of another copy of the project, or long ago.
         order = study.enqueue(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.aa import exported, judged, variants
 
-from kernelforge.search.winners import MIN_SPEEDUP_LOW
+from kernelforge.search.lineage import MIN_SPEEDUP_LOW
 
 
 def test_eager_is_compared_with_itself_and_not_declared_faster(tmp_path: Path) -> None:

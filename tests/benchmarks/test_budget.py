@@ -132,7 +132,7 @@ def test_gain_spends_on_the_only_variant_that_can_win() -> None:
         slower(0, 0.2), slower(1, 0.2), slower(2, 0.2, floor=0.95), slower(3, 0.2, floor=0.95),
         imagine(4, 0.2, STEADY, seed=4, vendor=False, floor=0.01),
     ]  # fmt: skip
-    gain, uniform, share = (counts(model, policy, 100) for policy in (DEFAULT, UNIFORM, None))
+    gain, uniform, share = (counts(model, policy, 100) for policy in (Policy(patience=12), UNIFORM, None))
     assert gain[4] > sum(gain.values()) / 2
     assert [*uniform.values()] == [*share.values()] == [20] * 5
     assert gain[2] <= PREPARED and gain[3] <= PREPARED, "at the floor: what was prepared is all"
@@ -156,9 +156,10 @@ def test_an_expected_floor_orders_the_first_trials_and_the_measured_one_parks() 
     no_headroom, headroom = (
         imagine(i, 0.5, failing, seed=i, vendor=False, floor=0.5, prior_floor=prior) for i, prior in ((0, 0.99), (1, 0))
     )
-    allotted = counts([no_headroom, headroom], DEFAULT, 15)
-    assert allotted[0] == DEFAULT.warm_up and allotted[1] == DEFAULT.patience
-    assert counts([no_headroom, headroom], DEFAULT, 99) == {0: DEFAULT.patience, 1: DEFAULT.patience}
+    policy = Policy(warm_up=3, patience=12)
+    allotted = counts([no_headroom, headroom], policy, 15)
+    assert allotted[0] == policy.warm_up and allotted[1] == policy.patience
+    assert counts([no_headroom, headroom], policy, 99) == {0: policy.patience, 1: policy.patience}
 
 
 def test_a_model_is_as_fast_as_its_variants() -> None:

@@ -48,6 +48,7 @@ def test_the_distance_from_the_floor_in_words() -> None:
     )
     assert distance(CPU) == "100 us a call, 10.0 times the floor of 10 us"
     assert distance(replace(CPU, floor_us=0.0)) == "100 us a call"
+    assert "move at 2557 GB/s" in distance(replace(CPU, us=210.0, floor_us=0.0, moved_bytes=536_871_424))
     assert "move at 1 GB/s" in distance(replace(CPU, floor_us=0.0, moved_bytes=100_000))
 
 

@@ -160,12 +160,15 @@ def test_what_cannot_be_written_is_a_warning(
 
 def test_leftovers_of_a_killed_writer_are_removed_later(library: Library, make_kernel: Make) -> None:
     library.keep([make_kernel()])
-    old, young = library.folder / ".old-x", library.folder / ".young-x"
-    old.write_bytes(b"")
-    young.write_bytes(b"")
-    os.utime(old, (time.time() - 7200,) * 2)
+    old, young, users = (
+        library.folder / f".{name}" for name in ("0123456789abcdef-x_1", "0123456789abcdef-y", "netrc")
+    )
+    for path in (old, young, users):
+        path.write_bytes(b"")
+    for path in (old, users):
+        os.utime(path, (time.time() - 7200,) * 2)
     library.keep([make_kernel("int y;")])
-    assert (old.exists(), young.exists()) == (False, True)
+    assert (old.exists(), young.exists(), users.exists()) == (False, True, True), "the folder may be somebody's"
 
 
 def test_names_must_be_of_one_kernel_each(library: Library, make_kernel: Make) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def append(project: Project, speedup: float, *, foreign_cpu_share: str = "0.00")
         ),
     )  # fmt: skip
     candidate = Candidate(variant_id=VARIANT.id, source=f"// {speedup}\n", backend="cpp", generator="template")
-    return project.append(Trial(candidate=candidate, outcome=scored, started=speedup, seconds=0.5))
+    return project.append(Trial(candidate=candidate, outcome=scored, started=time.time(), seconds=0.5))
 
 
 def only_row(project: Project, decisions: dict[str, str] | None = None) -> OperatorRow:

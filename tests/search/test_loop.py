@@ -23,6 +23,7 @@ from kernelforge.search.events import Event, PhaseChanged, SearchProgress, Trial
 from kernelforge.search.loop import SearchOptions, run_search
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies.best_first import BestFirst
+from kernelforge.search.study import Study
 from kernelforge.search.types import Budget, SearchSummary
 from kernelforge.verify.types import Rejected, RejectReason
 
@@ -290,6 +291,22 @@ def test_no_progress_parks(bench: Bench, store: MemoryStore, make_scored: MakeSc
     assert summary.stopped == "exhausted"
     assert [len(store.nodes(r.variant.id)) for r in bench.records[:2]] == [5, 5]
     assert set(summary.parked.values()) == {"no progress in 4 trials"}
+
+
+def test_what_was_delivered_is_judged_although_its_variant_is_parked(
+    bench: Bench, store: MemoryStore, make_scored: MakeScored
+) -> None:
+    bench.judge = FakeJudge(lambda c: make_scored(1.5))
+    bench.records = bench.records[:1]
+    bench.options = SearchOptions(policy=Policy(patience=2))
+    study = Study(store, bench.records, strategy=bench.options.strategy)
+    hands = [f"by hand {i}" for i in range(6)]
+    for text in hands:
+        study.enqueue(Candidate(variant_id=bench.records[0].variant.id, source=text, backend="cpp", generator="manual"))
+    assert bench.run(trials=100).stopped == "exhausted"
+    assert _sources(store, bench.records[0])[:6] == hands
+    failed = [o.candidate.source for o in store.orders(closed=True) if o.state == "failed" and o.candidate is not None]
+    assert not set(failed) & set(hands)
 
 
 def test_failing_judge_is_not_charged_to_candidates(bench: Bench, store: MemoryStore, judge: FakeJudge) -> None:

@@ -26,10 +26,12 @@ from kernelforge.search.scheduler import (
     state_of,
 )
 from kernelforge.search.types import Node
+from kernelforge.verify.types import Rejected, RejectReason
 
 MakeNode = Callable[..., Node]
 MakeScored = Callable[..., Scored]
 MakeRecord = Callable[..., VariantRecord]
+WRONG = Rejected(reason=RejectReason.WRONG_VALUE, case="c", detail="out[0]", worst_abs=1.0)
 POLICY = Policy(warm_up=3, patience=12)
 UNIFORM = POLICIES["uniform"]
 FAILED = BuildFailure(reason="compile_error", detail="line 1")
@@ -198,6 +200,24 @@ def test_state_of_a_history(make_node: MakeNode, make_scored: MakeScored, make_r
     assert state.stalled == 2, "0.5% is noise and no progress; a fault of the judge does not count"
     progressed = state_of(make_record(), [*nodes, make_node(6, make_scored(2.1))])
     assert progressed.stalled == 0
+
+
+def test_a_kernel_that_is_rejected_later_is_no_bar_for_progress(
+    make_node: MakeNode, make_scored: MakeScored, make_record: MakeRecord
+) -> None:
+    nodes = [make_node(1, make_scored(5.0), "// lie"), make_node(2, WRONG, "// lie")]
+    nodes += [make_node(3 + i, make_scored(1.05**i)) for i in range(12)]
+    state = state_of(make_record(), nodes)
+    assert (state.stalled, state.judged) == (0, 14)
+
+
+def test_parking_does_not_depend_on_the_direction_of_a_merge(
+    make_node: MakeNode, make_scored: MakeScored, make_record: MakeRecord
+) -> None:
+    early, late = [make_node(i, make_scored(2.0)) for i in (1, 2, 3)], [make_node(i, make_scored(3.0)) for i in (4, 5)]
+    numbered = [replace(n, number=i) for i, n in enumerate(late + early, 1)]
+    one, other = state_of(make_record(), early + late), state_of(make_record(), numbered)
+    assert (one.stalled, one.speedup) == (other.stalled, other.speedup) == (1, 3.0)
 
 
 def test_variant_whose_eager_is_at_the_floor_is_parked(

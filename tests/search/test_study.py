@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +16,7 @@ from kernelforge.generate.types import Candidate, Exhausted
 from kernelforge.search.orders import Order
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies.best_first import BestFirst
-from kernelforge.search.study import Study, is_gone, owner_of, owner_of_this_process
+from kernelforge.search.study import KNOWN_TEXT, Study
 from kernelforge.verify.types import Rejected, RejectReason
 
 WRONG = Rejected(reason=RejectReason.WRONG_VALUE, case="c", detail="out[0]", worst_abs=1.0)
@@ -118,6 +115,30 @@ def test_whoever_asks_closes_what_dead_proposers_were_asked_for(setting: Setting
     assert setting.study("dies").tell(left.id, setting.candidate("after all")).state == "delivered"
 
 
+def test_an_order_by_hand_waits_again_when_its_proposer_dies(setting: Setting) -> None:
+    waiting = setting.study().enqueue(setting.records[1].variant.id, reason="look at this one")
+    setting.study("dies").ask()
+    setting.dead = frozenset({"dies"})
+    setting.study().ask()
+    assert setting.store.order(waiting.id).state == "waiting"
+    (order,) = setting.study("next").ask()
+    assert (order.id, order.reason) == (waiting.id, "look at this one")
+
+
+def test_of_two_that_tell_the_same_text_one_is_judged(setting: Setting) -> None:
+    study = setting.study()
+    first, second, third = study.ask(3)
+    same = [o for o in (first, second, third) if o.variant_id == first.variant_id]
+    assert len(same) == 2
+    assert study.tell(same[0].id, setting.candidate("idea")).state == "delivered"
+    late = study.tell(same[1].id, setting.candidate("idea  // again"))
+    assert (late.state, late.detail) == ("failed", KNOWN_TEXT)
+    setting.judge(study, setting.scored(1.5))
+    assert study.claim() is None
+    assert study.tell(same[1].id, setting.candidate(" idea")).state == "failed", "judged by now"
+    assert study.tell(same[1].id, setting.candidate("another")).state == "delivered"
+
+
 def test_nobody_judges_what_another_judges_and_a_dead_judges_work_is_taken_over(setting: Setting) -> None:
     one, two = setting.study("one"), setting.study("two")
     (order,) = one.ask()
@@ -200,14 +221,6 @@ def test_the_node_hangs_below_what_was_really_revised(setting: Setting) -> None:
     assert study.tell(revised.id, setting.candidate("from scratch")).parent == ""
 
 
-def test_owners() -> None:
-    me = owner_of_this_process()
-    host, pid, started = me.split(":")
-    assert not is_gone(me)
-    assert is_gone(f"{host}:{pid}:1.00") and is_gone(f"{host}:999999999:{started}")
-    assert not is_gone(f"another-{host}:{pid}:1.00") and not is_gone("somebody")
-
-
 def test_orders_of_other_variants_stay(setting: Setting) -> None:
     setting.study().enqueue(setting.candidate("other", record=1))
     narrow = replace(setting, records=setting.records[:1]).study()
@@ -223,7 +236,7 @@ def test_of_two_with_the_same_idea_the_first_is_taken_and_the_other_loses(settin
     assert taken is not None and (taken.state, taken.owner) == ("judging", "one")
     assert two.deliver(late, setting.candidate("/* the */ same"), claim=True) is None
     lost = setting.store.order(late.id)
-    assert (lost.state, lost.detail) == ("failed", "another proposer was first with this text")
+    assert (lost.state, lost.detail) == ("failed", KNOWN_TEXT)
     one.record(taken, Trial(candidate=setting.candidate("same"), outcome=WRONG, started=1.0, seconds=1.0))
     assert two.deliver(b, setting.candidate("same"), claim=False) is None, "it is a node by now"
     waiting = one.deliver(b, setting.candidate("other"), claim=False)
@@ -257,17 +270,6 @@ def test_trials_of_others_may_give_ideas(setting: Setting) -> None:
     assert mine.ask() == ()
     setting.judge(other, setting.scored(1.5))
     assert len(mine.ask()) == 1
-
-
-def test_a_process_that_ended_and_was_not_reaped_is_gone() -> None:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = owner_of(process.pid)
-    assert not is_gone(owner)
-    process.kill()
-    deadline = time.monotonic() + 10
-    while not is_gone(owner):
-        assert time.monotonic() < deadline
-    process.communicate()
 
 
 def test_a_delivery_goes_by_what_the_order_is_now(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored
 from kernelforge.search.types import Node
 from kernelforge.search.winners import choose_winner, find_node, not_faster
+from kernelforge.verify.types import Rejected, RejectReason
 
 MakeNode = Callable[..., Node]
 MakeScored = Callable[..., Scored]
@@ -35,6 +36,23 @@ def test_policy_wants_more_than_noise(
     choice = choose_winner(make_record(), [make_node(1, make_scored(1.3, low=low))])
     assert (choice.node is not None) is exported
     assert exported or "not faster beyond noise" in choice.reason
+
+
+def test_a_luckier_but_less_certain_one_hides_no_winner(
+    make_node: MakeNode, make_scored: MakeScored, make_record: MakeRecord
+) -> None:
+    nodes = [make_node(1, make_scored(1.5, low=1.01)), make_node(2, make_scored(1.49, low=1.45))]
+    assert choose_winner(make_record(), nodes).node == nodes[1]
+
+
+def test_what_stands_does_not_depend_on_the_direction_of_a_merge(
+    make_node: MakeNode, make_scored: MakeScored, make_record: MakeRecord
+) -> None:
+    wrong = Rejected(reason=RejectReason.WRONG_VALUE, case="c", detail="out[0]", worst_abs=1.0)
+    here = [make_node(1, make_scored(2.0), "// x"), make_node(3, wrong, "// x")]
+    there = [make_node(2, make_scored(2.1), "// x")]
+    for nodes in (here + there, there + here):
+        assert choose_winner(make_record(), nodes).node is None, "rejected last, by the clock"
 
 
 def test_a_reason_has_the_digits_of_the_table() -> None:

@@ -12,6 +12,7 @@ from alembic.runtime.migration import MigrationContext
 
 from kernelforge.audit.types import AuditKind
 from kernelforge.build.types import BuildFailure
+from kernelforge.errors import ProjectError
 from kernelforge.evaluate.types import Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate
 from kernelforge.search.types import summarise
@@ -82,6 +83,26 @@ def test_summaries_of_a_kept_database_are_those_of_its_nodes(project: Project, s
     nodes = _open_kept(project, schema).nodes("kept-variant")
     assert [n.summary for n in nodes] == [summarise(n.candidate, n.outcome) for n in nodes]
     assert nodes[3].summary.speedup is not None
+
+
+@pytest.mark.parametrize("damage", ["{}", "[]", "{", "[" * 100_000])
+@pytest.mark.parametrize("column", ["candidate", "outcome"])
+@pytest.mark.parametrize("schema", [1, 2])
+def test_one_damaged_trial_does_not_keep_a_project_shut(
+    project: Project, schema: int, column: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of those that are migrated; one of the newest schema opens because its summaries are made before."""
+    shutil.copy(FIXTURES / f"nodes_schema_{schema}.db", project.path / "nodes.db")
+    with sqlite3.connect(project.path / "nodes.db") as connection:
+        connection.execute("DROP TRIGGER nodes_refuse_update")
+        connection.execute(f"UPDATE nodes SET {column} = ? WHERE number = 4", (damage,))
+    connection.close()
+    nodes = Project.open(project.path).nodes("kept-variant")
+    assert [n.kind for n in nodes] == ["build_failure", "rejected", "worker_failure", "worker_failure"]
+    assert nodes[3].summary.speedup is None and nodes[1].outcome
+    assert nodes[3].id[:12] in caplog.text
+    with pytest.raises(ProjectError, match="damaged"):
+        _ = nodes[3].outcome
 
 
 def test_orders_in_a_database_of_schema_3(project: Project) -> None:

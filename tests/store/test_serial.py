@@ -22,16 +22,17 @@ from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, Reject
 
 FLOATS = st.floats(allow_nan=False)
 TEXTS = st.text(max_size=20)
+INTEGERS = st.integers(min_value=1 - 2**63, max_value=2**63 - 1)
 SAMPLES = st.lists(FLOATS, max_size=5).map(tuple)
 INTERVALS = st.builds(Interval, median=FLOATS, low=FLOATS, high=FLOATS)
 POINTS = st.builds(
-    PointTiming, dims=st.dictionaries(TEXTS, st.integers()), calls=st.integers(), eager_us=SAMPLES,
+    PointTiming, dims=st.dictionaries(TEXTS, INTEGERS), calls=INTEGERS, eager_us=SAMPLES,
     candidate_us=SAMPLES, speedup=INTERVALS, floor_us=FLOATS, regime=TEXTS,
 )  # fmt: skip
 SCORED = st.builds(
     Scored,
     verdict=st.builds(
-        Accepted, cases=st.integers(), bitwise=st.booleans(),
+        Accepted, cases=INTEGERS, bitwise=st.booleans(),
         worst=st.builds(ErrorStatistics, max_abs=FLOATS, rms=FLOATS, eager_max_abs=FLOATS, eager_rms=FLOATS),
     ),
     measurement=st.builds(
@@ -54,8 +55,8 @@ OUTCOMES = st.one_of(
 )  # fmt: skip
 CANDIDATES = st.builds(
     Candidate, variant_id=TEXTS, source=TEXTS, backend=TEXTS, generator=TEXTS, notes=TEXTS, schedule=TEXTS,
-    parent=TEXTS, model=TEXTS, prompt_digest=TEXTS, tokens_in=st.none() | st.integers(),
-    tokens_out=st.none() | st.integers(), cost_usd=st.none() | FLOATS,
+    parent=TEXTS, model=TEXTS, prompt_digest=TEXTS, tokens_in=st.none() | INTEGERS,
+    tokens_out=st.none() | INTEGERS, cost_usd=st.none() | FLOATS,
 )  # fmt: skip
 
 

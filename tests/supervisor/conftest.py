@@ -38,8 +38,10 @@ class Site:
 
     path: Path
 
-    def start(self, *, trials: int | None = None, seconds: float | None = None, workers: int = 1) -> RunFolder:
-        budget = Budget(trials=trials, seconds=seconds)
+    def start(
+        self, *, trials: int | None = None, seconds: float | None = None, usd: float | None = None, workers: int = 1
+    ) -> RunFolder:
+        budget = Budget(trials=trials, seconds=seconds, usd=usd)
         return control.start(self.path, Run(id="", created=time.time(), budget=budget, devices=("",) * workers))
 
     def sources(self) -> dict[str, list[str]]:
@@ -50,6 +52,11 @@ class Site:
             assert [n.number for n in nodes] == list(range(1, len(nodes) + 1))
             sources[record.variant.id] = [n.candidate.source for n in nodes]
         return sources
+
+    def paid(self) -> float:
+        """US dollars that were paid for what was proposed, judged or not."""
+        orders = Project.open(self.path).orders(closed=True)
+        return sum(o.candidate.cost_usd or 0.0 for o in orders if o.candidate is not None)
 
     @property
     def trials(self) -> int:

@@ -1,7 +1,8 @@
 """The process of a run with a generator, a compiler and a judge that do nothing, fast: `fake_worker.py FOLDER WORKER`.
 
 Everything else is real: the project, its orders, the loop, the run's folder. `FAKE_JUDGE_S` is what a trial takes,
-`FAKE_CHILD=1` lets the judge start a process of another group, `FAKE_ERROR` lets the search fail.
+`FAKE_CHILD=1` lets the judge start a process of another group, `FAKE_ERROR` lets the search fail, `FAKE_BROKEN_AT` the
+generator at that number. `FAKE_USD` is what a proposal costs, with a hundred tokens for each dollar; "unknown" untold.
 """
 
 from __future__ import annotations
@@ -46,9 +47,15 @@ class CountingGenerator:
     def propose(self, request: Request) -> Candidate | Exhausted:
         tried = {f.candidate.source for f in request.history}
         number = next(i for i in range(1_000_000) if f"k_ {i}" not in tried)
+        if os.environ.get("FAKE_BROKEN_AT") == str(number):
+            raise EnvironmentMissing("the model is away", hint="wait")
+        told = os.environ.get("FAKE_USD", "0")
+        usd = None if told == "unknown" else float(told)
+        tokens = None if usd is None else int(100 * usd)
         return Candidate(
             variant_id=request.variant.id, source=f"k_ {number}", backend="cpp", generator=self.name,
-            parent=request.parent.id if request.parent else "", tokens_in=0, tokens_out=0, cost_usd=0.0,
+            parent=request.parent.id if request.parent else "", tokens_in=tokens, tokens_out=0,
+            cost_usd=usd,
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.supervisor.conftest import Site, ended, until
 
 from kernelforge.errors import NotFound, UsageError
-from kernelforge.search.study import is_gone
+from kernelforge.search.owners import is_gone
 from kernelforge.store.project import Project
 from kernelforge.supervisor import control
 from kernelforge.supervisor.folder import RunFolder, find_run, runs_of
@@ -171,7 +171,7 @@ def test_a_run_that_failed_says_why(site: Site, monkeypatch: pytest.MonkeyPatch)
     status = ended(folder)
     (worker,) = status.workers
     assert (status.state, worker.error, worker.hint) == ("failed", "no compiler was found", "install it")
-    assert "EnvironmentMissing" in folder.log(0).read_text()
+    until(lambda: "EnvironmentMissing" in folder.log(0).read_text())  # the state is told before the log
     monkeypatch.delenv("FAKE_ERROR")
     control.resume(folder)
     until(lambda: site.trials >= 1)

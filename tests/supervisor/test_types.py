@@ -18,9 +18,16 @@ def test_workers_share_all_but_the_time() -> None:
 
 
 def test_what_is_left_of_a_budget() -> None:
-    worker = WorkerState(trials=4, seconds=70.0, tokens=None, usd=1.0)
+    worker = WorkerState(trials=4, seconds=70.0, tokens=7, usd=1.0)
     left = worker.left_of(Budget(trials=6, seconds=60.0, tokens=5, usd=4.0))
-    assert left == Budget(trials=2, seconds=0.0, tokens=5, usd=3.0)
+    assert left == Budget(trials=2, seconds=0.0, tokens=0, usd=3.0)
+    assert worker.left_of(Budget()) == Budget()
+
+
+def test_what_is_not_known_is_not_nothing() -> None:
+    left = WorkerState(tokens=None, usd=None).left_of(Budget(trials=6, tokens=5, usd=4.0))
+    assert left == Budget(trials=6, tokens=0, usd=0.0)
+    assert WorkerState(tokens=None, usd=None).left_of(Budget(trials=6)) == Budget(trials=6)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,9 @@ def test_what_is_left_of_a_budget() -> None:
         (["paused"], (0,), "stop", "stopping"),
         (["running", "running"], (1,), "run", "running"),
         (["running", "finished"], (), "run", "died"),
+        (["unknown", "running"], (1,), "run", "running"),
+        (["unknown", "running"], (), "run", "died"),
+        (["unknown", "failed"], (), "stop", "unknown"),
         (["failed", "finished"], (), "run", "failed"),
         (["stopped", "finished"], (), "stop", "stopped"),
         (["cancelled", "cancelled"], (), "run", "cancelled"),

@@ -51,7 +51,7 @@ def _load(path: Path) -> OperatorCard:
     try:
         data = json.loads(path.read_text())
         schema = int(data["schema"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProjectError(f"card {path} cannot be read: {error!r}", hint="capture the model again") from error
     if schema > CARD_SCHEMA:
         raise SchemaTooNew(
@@ -59,7 +59,7 @@ def _load(path: Path) -> OperatorCard:
         )
     try:
         return card_from_json(data["card"])
-    except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, AssertionError, OverflowError) as error:
         raise ProjectError(f"card {path} is damaged: {error!r}", hint="capture the model again") from error
 
 

@@ -197,4 +197,5 @@ def _size(count: int) -> str:
 
 
 def _rate(count: int, us: float) -> str:
-    return f"{count / us / 1e3:.3g} GB/s"
+    rate = count / us / 1e3
+    return f"{rate:.0f} GB/s" if rate >= 100 else f"{rate:.3g} GB/s"

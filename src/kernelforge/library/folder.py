@@ -26,6 +26,8 @@ BEST = 3
 """So many kernels are kept of a library key, for each backend, ABI, tool chain, device and torch."""
 
 _NAME = re.compile(r"(?P<key>[0-9a-f]{64})-(?P<id>[0-9a-f]{64})\.json")
+_PARTIAL = re.compile(r"\.[0-9a-f]{16}-[^.]+")
+"""What `write_atomically` names a file before it is whole."""
 _STALE_S = 3600.0
 
 logger = logging.getLogger(__name__)
@@ -95,6 +97,16 @@ class Library:
             NotFound: a prefix starts no id, or several. ProjectError: a file cannot be removed.
         """
         return self._unlink(self._named(prefixes))
+
+    def drop(self, kernels: Iterable[StoredKernel]) -> bool:
+        """Remove kernels in the middle of a search; whether that could be done. One that is gone is fine."""
+        try:
+            for kernel in kernels:
+                (self.folder / _name(kernel)).unlink(missing_ok=True)
+        except OSError as error:
+            self._warn("drop", f"kernels of the library {self.folder} cannot be removed: {error.strerror}")
+            return False
+        return True
 
     def clear(self) -> int:
         """Remove all kernels.
@@ -168,7 +180,9 @@ class Library:
 
     def _remove_stale(self) -> None:
         """Remove what a killed writer left."""
-        for path in self.folder.glob(".*"):
+        for path in self.folder.iterdir():
+            if not _PARTIAL.fullmatch(path.name):
+                continue  # the folder may be somebody's, with files of theirs
             try:
                 if time.time() - path.stat().st_mtime > _STALE_S:
                     path.unlink(missing_ok=True)

@@ -13,8 +13,16 @@ from kernelforge.library.folder import Library
 from kernelforge.library.types import StoredKernel, abi_of
 from kernelforge.search.duplicates import normalised
 from kernelforge.search.types import Node
+from kernelforge.verify.types import Rejected, RejectReason
 
 GENERATOR = "library"
+
+FAULTS = frozenset({
+    RejectReason.WRONG_VALUE, RejectReason.WRONG_META, RejectReason.PRECISION_DOWNGRADE, RejectReason.MUTATED_INPUT,
+    RejectReason.STALE_OUTPUT, RejectReason.OUT_OF_BOUNDS, RejectReason.UNDEFINED_BEHAVIOUR, RejectReason.UNINITIALISED,
+    RejectReason.NONDETERMINISTIC, RejectReason.DELEGATED, RejectReason.TAMPER, RejectReason.FORBIDDEN,
+})  # fmt: skip
+"""Reasons that lie in the kernel. The others may lie in the machine, as a time limit does on a busy one."""
 
 logger = logging.getLogger(__name__)
 
@@ -85,10 +93,12 @@ def drop_if_rejected(library: Library, variant: Variant, node: Node, here: tuple
     """
     if node.kind != "rejected" or node.candidate.generator != GENERATOR:
         return
+    outcome = node.outcome
+    if not isinstance(outcome, Rejected) or outcome.reason not in FAULTS:
+        return
     text = normalised(node.candidate.source)
     wrong = [k for k in library.of(variant) if k.made_for == here and normalised(k.source) == text]
-    if wrong:
-        library.remove([k.id for k in wrong])
+    if wrong and library.drop(wrong):
         logger.warning(
             "kernel %s of the library is removed: it had its certificate here, and now the judge rejects it "
             "(kforge log %s %d)", wrong[0].id[:8], variant.label, node.number,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 
 from kernelforge.benchmark.types import Interval
@@ -12,6 +11,9 @@ from kernelforge.digest import Json, canonical_json, digest
 from kernelforge.library.types import Origin, StoredKernel
 
 FORMAT = 1
+
+LARGEST_NUMBER = 1e11
+"""Above all speed-ups, and above POSIX seconds that a calendar has a date for."""
 
 LARGEST_FILE = 4 << 20
 """No entry is larger, in bytes: a source is some kilobytes."""
@@ -70,8 +72,8 @@ def _integer(value: Json) -> int:
 
 def _number(value: Json) -> float:
     assert isinstance(value, int | float) and not isinstance(value, bool)
-    if not math.isfinite(value):
-        raise ValueError("it holds a number that is not finite")
+    if not -LARGEST_NUMBER < value < LARGEST_NUMBER:  # nor is NaN
+        raise ValueError("it holds a number that is none of a time or speed-up")
     return float(value)
 
 

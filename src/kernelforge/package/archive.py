@@ -12,7 +12,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from kernelforge.errors import PackageError
 
@@ -20,8 +20,9 @@ MAX_FILE_BYTES = 1 << 30
 MAX_ENTRY_BYTES = 256 << 20
 MAX_TOTAL_BYTES = 2 << 30
 MAX_ENTRIES = 20_000
-MAX_RATIO = 250  # text and machine code stay far below; a bomb is near 1000
+MAX_RATIO = 250  # text and machine code stay far below; a bomb, and a table of zeros, is near 1000
 _RATIO_FREE_BYTES = 1 << 20
+_TOTAL_FREE_BYTES = 64 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LOCAL = struct.Struct("<4s5H3I2H")
 _END_BYTES = 22
@@ -29,23 +30,34 @@ _NAME = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """A ZIP of the files in the given order, with fixed dates and modes."""
+    """A ZIP of the files in the given order, with fixed dates and modes.
+
+    What would shrink so far that it looks like a bomb is not compressed: `unpack` reads whatever is packed here.
+    """
+    data, infos = _pack(files, plain=())
+    dense = {i.filename for i in infos if i.file_size > MAX_RATIO * max(i.compress_size, 1)}
+    return _pack(files, plain=dense)[0] if dense else data
+
+
+def _pack(files: Mapping[str, bytes], *, plain: Collection[str]) -> tuple[bytes, list[zipfile.ZipInfo]]:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(name, date_time=_EPOCH)
             info.create_system = 3
             info.external_attr = (stat.S_IFREG | 0o644) << 16
-            info.compress_type = zipfile.ZIP_DEFLATED if len(data) > 256 else zipfile.ZIP_STORED
+            info.compress_type = zipfile.ZIP_DEFLATED if len(data) > 256 and name not in plain else zipfile.ZIP_STORED
             archive.writestr(info, data)
-    return buffer.getvalue()
+        infos = archive.infolist()
+    return buffer.getvalue(), infos
 
 
-def unpack(data: bytes, *, first: str) -> dict[str, bytes]:
+def unpack(data: bytes, *, first: str, expected: Callable[[str], bool] | None = None) -> dict[str, bytes]:
     """All entries of a ZIP, in order.
 
     Args:
         data: the whole file. first: the name that the first entry must have.
+        expected: whether a name may be there; nothing is decompressed if one may not. By default every one may.
 
     Raises:
         PackageError: not a ZIP, truncated, or anything but what `pack` writes; names the entry.
@@ -56,6 +68,8 @@ def unpack(data: bytes, *, first: str) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
             _check_entries(infos, first)
+            _check_names(infos, expected)
+            _check_sizes(infos, len(data))
             _check_layout(data, archive, infos)
             return {info.filename: _read(archive, info) for info in infos}
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as error:
@@ -75,8 +89,25 @@ def _check_entries(infos: list[zipfile.ZipInfo], first: str) -> None:
         if problem:
             raise PackageError(f"entry {info.orig_filename!r} {problem}")
         seen.add(info.orig_filename.casefold())
-    if sum(info.file_size for info in infos) > MAX_TOTAL_BYTES:
+
+
+def _check_names(infos: list[zipfile.ZipInfo], expected: Callable[[str], bool] | None) -> None:
+    names = {info.filename.casefold() for info in infos}
+    for info in infos:
+        if expected is not None and not expected(info.filename):
+            raise PackageError(f"entry {info.filename!r} does not belong there")
+        parts = info.filename.casefold().split("/")
+        if any("/".join(parts[:n]) in names for n in range(1, len(parts))):
+            raise PackageError(f"entry {info.filename!r} is in a folder that is a file")
+
+
+def _check_sizes(infos: list[zipfile.ZipInfo], file_bytes: int) -> None:
+    total = sum(info.file_size for info in infos)
+    if total > MAX_TOTAL_BYTES:
         raise PackageError(f"the entries together are larger than {MAX_TOTAL_BYTES} bytes")
+    # Many entries that are each small enough to shrink as they like.
+    if total > _TOTAL_FREE_BYTES + MAX_RATIO * file_bytes:
+        raise PackageError(f"the entries together unpack to more than {MAX_RATIO} times the size of the file")
 
 
 def _entry_problem(info: zipfile.ZipInfo) -> str:

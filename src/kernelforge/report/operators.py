@@ -25,7 +25,7 @@ from kernelforge.report.rows import (
     dispatch_of,
     least_elements_of,
 )
-from kernelforge.search.lineage import best_node
+from kernelforge.search.lineage import best_node, ranked_nodes
 from kernelforge.search.types import Node
 from kernelforge.search.winners import Choice, choose_winners
 
@@ -42,12 +42,13 @@ def operator_row(
     """One variant's row.
 
     Args:
-        stored: what the last export decided; counts only if that was on the node which is the best now.
+        stored: what the last export decided; counts until a later trial is better than the node that it decided on.
         override: a decision that counts before all others, or "".
     """
     record = choice.record
-    best = choice.node or best_node(nodes)
-    if not override and stored is not None and best is not None and stored.node == best.id:
+    decided = None if stored is None else _decided(nodes, stored)
+    best = decided or choice.node or best_node(nodes)
+    if not override and stored is not None and decided is not None:
         override = stored.text
     decision = override or _decision(choice, nodes)
     measured = best.outcome.measurement if best is not None and isinstance(best.outcome, Scored) else None
@@ -91,6 +92,15 @@ def variant_report(choice: Choice, nodes: Sequence[Node], stored: StoredDecision
         preludes={backend: prelude(variant, backend) for backend in backends},
         has_template=_has_template(variant.operator),
     )  # fmt: skip
+
+
+def _decided(nodes: Sequence[Node], stored: StoredDecision) -> Node | None:
+    """The node that an export decided on, which need not be the search's first; None if that is history."""
+    ranked = ranked_nodes(nodes)
+    place = next((i for i, n in enumerate(ranked) if n.id == stored.node), None)
+    if place is None or any(n.started > stored.recorded for n in ranked[:place]):
+        return None
+    return ranked[place]
 
 
 def _packaged(record: VariantRecord, decision: str) -> str:

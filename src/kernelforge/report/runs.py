@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kernelforge.search.types import Budget
     from kernelforge.supervisor.types import RunStatus
 
-TONES: dict[str, Tone] = {"running": "good", "starting": "good", "died": "bad", "failed": "bad"}
+TONES: dict[str, Tone] = {"running": "good", "starting": "good", "died": "bad", "failed": "bad", "unknown": "bad"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,9 @@ from kernelforge.explain.outcome import explain
 from kernelforge.generate.types import Feedback
 from kernelforge.search.types import Node
 
+MIN_SPEEDUP_LOW = 1.02
+"""Faster than eager beyond the noise is what has the low end of its interval above this: only that is exported."""
+
 JUDGE_AGAIN = 2
 """A candidate that the judge could not judge is offered to it this often in all, then counts as tried."""
 
@@ -41,7 +44,8 @@ def told(nodes: Sequence[Node]) -> tuple[Node, ...]:
 class Standing:
     """The judgement that stands for each candidate: its latest one that is not a failure of the judge's own.
 
-    A candidate that was accepted once and rejected later is therefore rejected. Nodes are added in their order.
+    A candidate that was accepted once and rejected later is therefore rejected. Later is by the clock of the trials,
+    not by the order in which they came here: copies of a project are merged in both directions.
     """
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -56,6 +60,8 @@ class Standing:
         if summary.kind == "worker_failure":
             return
         replaced = self._latest.get(summary.candidate_id)
+        if replaced is not None and replaced.started > node.started:
+            return
         self._latest[summary.candidate_id] = node
         if replaced is not None and replaced is self._best:
             self._best = max(
@@ -98,16 +104,16 @@ def best_node(nodes: Iterable[Node]) -> Node | None:
 def ranked_nodes(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """The accepted nodes, the fastest first.
 
-    Only standing nodes count (see `standing`), and only those audited as generated. Nodes whose whole interval is above
-    1.0 come before those that may be no faster than eager; among equals the highest median wins, then the older.
+    Only standing nodes count (see `standing`), and only those audited as generated. Nodes that are faster than
+    eager beyond the noise come before the others; among equals the highest median wins, then the older.
     """
     return tuple(sorted((n for n in standing(nodes) if n.summary.speedup is not None), key=_rank, reverse=True))
 
 
-def _rank(node: Node) -> tuple[bool, float, int]:
+def _rank(node: Node) -> tuple[bool, float, float]:
     speedup, low = node.summary.speedup, node.summary.low
     assert speedup is not None and low is not None
-    return low > 1.0, speedup, -node.number
+    return low > MIN_SPEEDUP_LOW, speedup, -node.started
 
 
 def parent_node(candidate_parent: str, nodes: Sequence[Node]) -> str:

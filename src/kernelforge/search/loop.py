@@ -118,12 +118,16 @@ def run_search(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Prepared:
-    """A candidate on its way to the judge. `built` is None if the judge builds it itself."""
+    """A candidate on its way to the judge. `built` is None if the judge builds it itself.
+
+    `owed`: it was delivered by others, or paid for, and is judged whatever becomes of its variant.
+    """
 
     track: Track
     trial: int
     order: Order
     candidate: Candidate
+    owed: bool
     built: Future[tuple[Artifact | BuildFailure, float, float]] | None
 
     @property
@@ -292,7 +296,7 @@ class _Search:
         for item in list(self.queue):
             # Trials under way do not matter to any reason for parking, so the state may include this one.
             reason = parked.get(item.candidate.variant_id)
-            if reason:
+            if reason and not item.owed:
                 self.queue.remove(item)
                 self.study.give_up(item.order, reason)
                 if item.built is not None:
@@ -308,7 +312,7 @@ class _Search:
         while len(self.queue) < prepared and self._has_trials_left():
             order = self.study.claim()
             if order is not None:
-                self._prepare(order, self._number())
+                self._prepare(order, self._number(), delivered=True)
                 continue
             if self.proposers is not None and len(self.proposing) >= self.options.propose_threads:
                 break
@@ -365,14 +369,19 @@ class _Search:
         else:
             delivered = self.study.deliver(order, proposal, claim=self.takes)
         # After it is stored: what was paid for is kept even if its cost is refused.
-        self.cost = charged(self.cost, proposal, self.budget)
+        try:
+            self.cost = charged(self.cost, proposal, self.budget)
+        except BaseException:
+            if delivered is not None:
+                self.study.release(delivered)
+            raise
         return delivered if delivered is not None and delivered.state == "judging" else None
 
     def _number(self) -> int:
         self.numbered += 1
         return self.numbered
 
-    def _prepare(self, order: Order, number: int) -> None:
+    def _prepare(self, order: Order, number: int, *, delivered: bool = False) -> None:
         """Start the build of a claimed candidate."""
         assert order.candidate is not None, "it was delivered"
         track = self.study.tracks[order.variant_id]
@@ -380,7 +389,11 @@ class _Search:
         if self.builders is not None:
             built = self.builders.submit(self._build, order.candidate, track.record.variant)
             self._phase(track, number, "build")
-        self.queue.append(_Prepared(track=track, trial=number, order=order, candidate=order.candidate, built=built))
+        candidate = order.candidate
+        owed = delivered or bool(candidate.tokens_in or candidate.tokens_out)
+        self.queue.append(
+            _Prepared(track=track, trial=number, order=order, candidate=candidate, owed=owed, built=built)
+        )  # fmt: skip
 
     def _request(self, track: Track, order: Order) -> Request:
         return request_for(
@@ -407,7 +420,8 @@ class _Search:
         with self.lock:
             node = self.study.record(item.order, trial)
             self.queue.remove(item)
-            self.done += 1
+            # Another process may have judged it, if its lease ended meanwhile; then that trial stands.
+            self.done += node.started == trial.started
             best = best_node(track.nodes)
         self._phase(track, item.trial, "done")
         self._say(

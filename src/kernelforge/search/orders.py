@@ -26,7 +26,7 @@ class Order:
     Attributes:
         id: random. parent: node id of what is to be revised, or "" for a start from scratch.
         reason: why this parent, of the strategy.
-        owner: who works on it now (see `search.study.owner_of_this_process`), or "".
+        owner: who works on it now (see `search.owners.owner_of_this_process`), or "".
         created, expires: POSIX seconds; after `expires` the owner is given up, but a late delivery is never refused.
         candidate: what was delivered. detail: why it failed, or "". node: id of its node once it is done.
     """

@@ -146,16 +146,19 @@ class GrowingState:
         """As `state_of`."""
         self._record = record
         self._since, self._prior_floor = since, prior_floor
-        self._seen = 0
-        self._judged = self._stalled = self._failures = 0
-        self._fastest = 0.0
+        self._seen = self._judged = self._failures = 0
         self._standing = Standing()
+        self._begun: dict[str, float] = {}
+        self._newest, self._fastest, self._stalled = 0.0, 0.0, 0
+        self._out_of_turn = False
 
     def state(self, nodes: Sequence[Node], *, in_flight: int = 0, exhausted: str = "") -> VariantState:
         """As `state_of`."""
         for node in nodes[self._seen :]:
             self._add(node)
         self._seen = len(nodes)
+        if self._out_of_turn:
+            self._start_over()
         best = self._standing.best
         left, floor = _time_left(best or self._standing.newest_timed)
         return VariantState(
@@ -166,12 +169,26 @@ class GrowingState:
         )  # fmt: skip
 
     def _add(self, node: Node) -> None:
-        self._standing.add(node)
         if node.kind == "worker_failure":
             self._failures += node.number > self._since
             return
         self._failures = 0
         self._judged += 1
+        self._standing.add(node)
+        # A merge brings trials out of their turn; a candidate that is judged again may lose the speed-up that was the
+        # bar for progress.
+        self._out_of_turn |= node.started < self._newest or node.candidate_id in self._begun
+        self._newest = max(self._newest, node.started)
+        self._begun[node.candidate_id] = min(node.started, self._begun.get(node.candidate_id, node.started))
+        self._count(node)
+
+    def _start_over(self) -> None:
+        """Count progress anew, in the order in which the candidates were first judged."""
+        self._fastest, self._stalled, self._out_of_turn = 0.0, 0, False
+        for node in sorted(self._standing.nodes, key=lambda n: (self._begun[n.candidate_id], n.candidate_id)):
+            self._count(node)
+
+    def _count(self, node: Node) -> None:
         speedup = node.summary.speedup
         if speedup is not None and speedup > PROGRESS * self._fastest:
             self._fastest, self._stalled = speedup, 0

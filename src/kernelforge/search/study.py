@@ -11,14 +11,10 @@ ask at the same time spread over the tree (Liu et al., WU-UCT, arXiv 1810.11755)
 
 from __future__ import annotations
 
-import os
-import platform
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import psutil
 
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
@@ -27,41 +23,17 @@ from kernelforge.generate.types import Candidate, Exhausted, Feedback
 from kernelforge.search.duplicates import normalised
 from kernelforge.search.lineage import feedback_of, parent_node, told
 from kernelforge.search.orders import OPEN, Order, OrderState, OrderStore
+from kernelforge.search.owners import is_gone, owner_of_this_process
 from kernelforge.search.scheduler import GrowingState, Policy, VariantState, next_variant, park_reason
 from kernelforge.search.tree import GrowingView, TreeView
 from kernelforge.search.types import Node, Strategy
 
 ASK_LEASE_S = 3600.0
-JUDGE_LEASE_S = 900.0
+JUDGE_LEASE_S = 3600.0
+"""Longer than any judgement and its wait for the device: a dead owner on this host is known without it."""
+ENQUEUED = "put in by hand"
+KNOWN_TEXT = "this text, comments and spaces aside, was proposed before"
 WAITING = "waiting for trials in flight"
-
-
-def owner_of_this_process() -> str:
-    """Who works on an order: host, process and its start, so that a dead owner is known on the same host."""
-    return owner_of(os.getpid())
-
-
-def owner_of(pid: int) -> str:
-    """The owner that a process of this host is.
-
-    Raises:
-        psutil.NoSuchProcess: there is no such process.
-    """
-    return f"{platform.node()}:{pid}:{psutil.Process(pid).create_time():.2f}"
-
-
-def is_gone(owner: str) -> bool:
-    """Whether an owner is surely dead: a process of this host that no longer runs. Of other hosts nothing is known."""
-    host, _, rest = owner.partition(":")
-    pid, _, started = rest.partition(":")
-    if host != platform.node() or not pid.isdigit():
-        return False
-    try:
-        process = psutil.Process(int(pid))
-        # One that ended and that its parent has not reaped yet holds nothing any more.
-        return f"{process.create_time():.2f}" != started or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,10 +139,15 @@ class Study:
         return tuple(o for o in changed if o.state == "asked")
 
     def _abandoned(self, orders: Sequence[Order]) -> list[Order]:
-        """Orders whose proposer will not deliver, closed. If it does after all, the candidate is taken."""
+        """Orders whose proposer will not deliver, closed; those that were put in by hand wait for another one.
+
+        If it does deliver after all, the candidate is taken.
+        """
         now = self._clock()
         return [
-            replace(o, state="failed", owner="", detail="its proposer ended or let the lease run out")
+            replace(o, state="waiting", owner="", detail="")
+            if o.detail == ENQUEUED
+            else replace(o, state="failed", owner="", detail="its proposer ended or let the lease run out")
             for o in orders
             if o.state == "asked" and not self._is_held(o, now)
         ]
@@ -179,7 +156,9 @@ class Study:
         self.refresh()
         now = self._clock()
         waiting = [o for o in orders if o.state == "waiting" and o.variant_id in self.tracks]
-        chosen = [replace(o, state="asked", owner=self._owner, expires=now + lease_s) for o in waiting[:n]]
+        chosen = [
+            replace(o, state="asked", owner=self._owner, expires=now + lease_s, detail=ENQUEUED) for o in waiting[:n]
+        ]
         taken = {o.id for o in chosen}
         flying = [o for o in self.under_way(orders) if o.id not in taken] + chosen
         while len(chosen) < n:
@@ -239,6 +218,9 @@ class Study:
             if current.candidate is not None and current.candidate.id == candidate.id:
                 told[0] = current
                 return []
+            if track is not None and self._has_text(candidate, track, orders, but=current.id):
+                told[0] = replace(current, state="failed", owner="", detail=KNOWN_TEXT)
+                return [] if current.candidate is not None or ended else told
             if current.candidate is not None or ended:
                 current = replace(current, id=uuid.uuid4().hex, created=self._clock(), node="")
             return [
@@ -263,8 +245,8 @@ class Study:
         """
         _check_text(candidate)
         track = self.tracks[order.variant_id]
-        lost = replace(order, state="failed", owner="", detail="another proposer was first with this text")
-        text = normalised(candidate.source)
+        # With its candidate: what it cost is counted.
+        lost = replace(order, candidate=candidate, state="failed", owner="", detail=KNOWN_TEXT)
         taken = replace(
             order, state="judging" if claim else "delivered", candidate=candidate, detail="",
             parent=parent_node(candidate.parent, track.nodes), owner=self._owner if claim else "",
@@ -272,14 +254,17 @@ class Study:
         )  # fmt: skip
 
         def decide(orders: Sequence[Order]) -> list[Order]:
-            # Nobody else writes now: what was proposed before is a node or an open order.
-            self.refresh()
-            others = (o.candidate for o in orders if o.variant_id == order.variant_id and o.id != order.id)
-            known = text in track.texts() or any(c is not None and normalised(c.source) == text for c in others)
-            return [lost if known else taken]
+            return [lost if self._has_text(candidate, track, orders, but=order.id) else taken]
 
         (stored,) = self._store.change_orders(decide)
-        return None if stored.candidate is None else stored
+        return None if stored.state == "failed" else stored
+
+    def _has_text(self, candidate: Candidate, track: Track, orders: Sequence[Order], *, but: str) -> bool:
+        """Whether the text was judged or delivered, by another order than `but`. Only while nobody else writes."""
+        self.refresh()
+        text = normalised(candidate.source)
+        others = (o.candidate for o in orders if o.variant_id == candidate.variant_id and o.id != but)
+        return text in track.texts() or any(c is not None and normalised(c.source) == text for c in others)
 
     def _no_idea(self, order: Order, reason: str) -> None:
         track = self.tracks.get(order.variant_id)
@@ -292,7 +277,7 @@ class Study:
         track.waiting = bool(others)
         track.exhausted = "" if others else reason
 
-    def enqueue(self, what: Candidate | str, *, parent: str = "", reason: str = "put in by hand") -> Order:
+    def enqueue(self, what: Candidate | str, *, parent: str = "", reason: str = ENQUEUED) -> Order:
         """Put a candidate before all others to the judge; or, given a variant id, an order before all others to ask.
 
         Args:

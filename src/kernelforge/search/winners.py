@@ -10,12 +10,9 @@ from kernelforge.benchmark.types import Interval
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored
-from kernelforge.search.lineage import ranked_nodes, standing
+from kernelforge.search.lineage import MIN_SPEEDUP_LOW, ranked_nodes, standing
 from kernelforge.search.types import Node, NodeStore
 from kernelforge.wording import speedup_words
-
-MIN_SPEEDUP_LOW = 1.02
-"""The policy exports only what is faster than eager beyond the noise: the interval's low end must exceed this."""
 
 LEAST_DIGITS = 6
 """Fewer digits alone name a node by its number."""

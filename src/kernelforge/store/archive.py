@@ -4,30 +4,39 @@ A ZIP like a package's (`package.archive`: strict, nothing in it is executed): `
 `capture.json`, `trials.jsonl` (one finished trial a line, parents first), `blobs/<sha256>` (binaries of accepted
 candidates), `examples/` if asked for, `checksums.sha256` last. What exports decided stays behind: it was timed through
 the dispatch of one machine. So do open work orders: they are leased to processes of one machine.
-Nodes have globally unique ids, so merging is adding those that are not there.
+Nodes have globally unique ids, so merging is adding those that are not there. Nothing of a file is believed: names,
+header, cards and trials (`store.checks`) are checked before anything is stored, and before a file is written.
 """
 
 from __future__ import annotations
 
-import json
+import math
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from kernelforge.cards.serial import load_cards
+from kernelforge.cards.types import OperatorCard
 from kernelforge.digest import Json, canonical_json
 from kernelforge.errors import NotFound, PackageError, ProjectError, SchemaTooNew, UsageError
 from kernelforge.package.archive import MAX_FILE_BYTES, pack, unpack
 from kernelforge.package.layout import CHECKSUMS, checksums
 from kernelforge.store.blobs import write_atomically
+from kernelforge.store.checks import check_foreign
 from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, EXAMPLES, start_draft
 from kernelforge.store.project import Project
+from kernelforge.store.serial import parse_json
 from kernelforge.store.types import StoredTrial
 
 SUFFIX = ".anvil"
 HEADER, TRIALS = "HEADER.json", "trials.jsonl"
 FORMAT, VERSION = "kernelforge.project", 1
+_NAMES = re.compile(
+    rf"{re.escape(HEADER)}|{re.escape(CAPTURE)}|{re.escape(TRIALS)}|{re.escape(CHECKSUMS)}"
+    rf"|{CARDS}/[^/]+\.json|{BLOBS}/[0-9a-f]{{64}}|{EXAMPLES}/.+"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +69,7 @@ def pack_project(project: Project, path: Path, *, examples: bool = False) -> int
             "format": FORMAT, "version": VERSION, "model": project.model, "device": project.device,
             "created": project.created, "trials": len(trials), "examples": examples,
         }).encode(),
-        CAPTURE: canonical_json(info).encode(),
+        CAPTURE: _capture(project, info),
         TRIALS: "".join(canonical_json(trial.to_json()) + "\n" for trial in trials).encode(),
     }  # fmt: skip
     try:
@@ -73,7 +82,7 @@ def pack_project(project: Project, path: Path, *, examples: bool = False) -> int
                 files[f"{EXAMPLES}/{file.relative_to(project.path / EXAMPLES).as_posix()}"] = file.read_bytes()
         files[CHECKSUMS] = checksums(files)
         data = pack(files)
-        unpack(data, first=HEADER)  # a file that would be refused later must not be written
+        _check_readable(path, data, trials)
         write_atomically(path, data)
     except PackageError as error:
         hint = "leave the examples out: they are redrawn" if examples else ""
@@ -93,19 +102,17 @@ def unpack_project(path: Path, destination: Path, *, overwrite: bool = False) ->
         ProjectError: the file is damaged, was edited or holds no project. SchemaTooNew: of a newer kernelforge.
     """
     files = _read(path)
-    header, trials = _header(path, files), _trials(path, files)
+    header, trials, cards = _header(path, files), _trials(path, files), _cards(path, files)
     with start_draft(destination, overwrite=overwrite) as draft:
         for name, data in files.items():
-            if name.startswith((f"{CARDS}/", f"{EXAMPLES}/")):
-                target = draft.folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(data)
+            if name.startswith(f"{EXAMPLES}/"):
+                _write_example(draft.folder / name, data)
 
         def fill(folder: Path) -> None:
             Project.open(folder).add_trials(trials, _blobs(files))
 
         draft.publish(
-            model=str(header["model"]), device=str(header["device"]), cards=load_cards(draft.folder / CARDS),
+            model=str(header["model"]), device=str(header["device"]), cards=cards,
             capture_info=_object(path, files, CAPTURE), created=_number(header["created"]), fill=fill,
         )  # fmt: skip
     return Project.open(destination)
@@ -124,12 +131,13 @@ def merge_project(project: Project, other: Path) -> Merged:
     known = {r.variant.id: r.variant.label for card in project.cards() for r in card.variants}
     if other.is_dir():
         opened = Project.open(other)
-        variants, trials = {r.variant.id for c in opened.cards() for r in c.variants}, opened.stored_trials()
+        variants, trials = _variants(opened.cards()), opened.stored_trials()
+        _check_binaries(other, trials)
         blobs: Mapping[str, bytes] = {t.artifact: opened.binary(t.artifact).read_bytes() for t in trials if t.artifact}
     else:
         files = _read(other)
         _header(other, files)
-        variants, trials, blobs = _variants(files), _trials(other, files), _blobs(files)
+        variants, trials, blobs = _variants(_cards(other, files)), _trials(other, files), _blobs(files)
     strangers = variants - known.keys()
     if strangers:
         raise UsageError(
@@ -153,7 +161,7 @@ def _read(path: Path) -> dict[str, bytes]:
     except OSError as error:
         raise ProjectError(f"{path} cannot be read: {error.strerror}") from error
     try:
-        files = unpack(data, first=HEADER)
+        files = unpack(data, first=HEADER, expected=_is_expected)
     except PackageError as error:
         raise ProjectError(f"{path} is no packed project: {error.message}", hint=hint) from error
     if files.get(CHECKSUMS) != checksums({n: d for n, d in files.items() if n != CHECKSUMS}):
@@ -166,26 +174,83 @@ def _header(path: Path, files: Mapping[str, bytes]) -> Mapping[str, Json]:
     if header.get("format") != FORMAT:
         raise ProjectError(f"{path} is no packed project", hint="`kforge cast inspect` looks into packages")
     version = header.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ProjectError(f"{path}: {HEADER} names no version", hint="pack the project again")
+    if version > VERSION:
         raise SchemaTooNew(
             f"{path} has version {version}, this kernelforge reads up to {VERSION}", hint="upgrade kernelforge"
         )
+    if not isinstance(header.get("model"), str) or header.get("device") not in ("cpu", "cuda"):
+        raise ProjectError(f"{path}: {HEADER} names no model or no device", hint="pack the project again")
+    if not (math.isfinite(created := _number(header.get("created"))) and created >= 0):
+        raise ProjectError(f"{path}: {HEADER} does not say when it was created", hint="pack the project again")
     return header
 
 
 def _trials(path: Path, files: Mapping[str, bytes]) -> tuple[StoredTrial, ...]:
     try:
-        return tuple(StoredTrial.from_json(json.loads(line)) for line in files[TRIALS].decode().splitlines())
-    except (KeyError, ValueError, TypeError) as error:
+        # Not `splitlines`: JSON may hold what else Unicode takes for the end of a line.
+        lines = files[TRIALS].decode().split("\n")
+        trials = tuple(StoredTrial.from_json(parse_json(line)) for line in lines if line)
+    except (KeyError, ValueError) as error:
         raise ProjectError(f"{path}: {TRIALS} is damaged: {error}", hint="pack the project again") from error
+    _check_binaries(path, trials)
+    return trials
 
 
-def _variants(files: Mapping[str, bytes]) -> set[str]:
-    with tempfile.TemporaryDirectory(prefix="kernelforge-cards-") as folder:
-        for name, data in files.items():
-            if name.startswith(f"{CARDS}/"):
-                (Path(folder) / PurePath(name).name).write_bytes(data)
-        return {r.variant.id for card in load_cards(Path(folder)) for r in card.variants}
+def _check_binaries(path: Path, trials: Sequence[StoredTrial]) -> None:
+    for trial in trials:
+        if trial.kind == "accepted" and not trial.artifact:
+            raise ProjectError(
+                f"{path}: trial {trial.id[:12]!a} was accepted, and its binary is not there",
+                hint="pack the project again",
+            )
+
+
+def _check_readable(path: Path, data: bytes, trials: Sequence[StoredTrial]) -> None:
+    """A file that would be refused later must not be written."""
+    files = unpack(data, first=HEADER, expected=_is_expected)
+    _header(path, files)
+    variants, back = _variants(_cards(path, files)), _trials(path, files)
+    if len(check_foreign(back, variants=variants, stored={}, nodes={})) != len(trials) or back != tuple(trials):
+        raise ProjectError(f"{path} would not hold the trials of the project", hint="report this")
+
+
+def _cards(path: Path, files: Mapping[str, bytes]) -> tuple[OperatorCard, ...]:
+    names = {PurePath(name).name: data for name, data in files.items() if name.startswith(f"{CARDS}/")}
+    try:
+        with tempfile.TemporaryDirectory(prefix="kernelforge-cards-") as folder:
+            for name, data in names.items():
+                (Path(folder) / name).write_bytes(data)
+            cards = load_cards(Path(folder))
+    except ProjectError as error:
+        raise type(error)(f"{path}: a card cannot be read: {error.message}", hint=error.hint) from error
+    except OSError as error:
+        raise ProjectError(f"the cards of {path} cannot be unpacked: {error.strerror}") from error
+    except (ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise ProjectError(f"{path}: a card is damaged: {error}", hint="pack the project again") from error
+    if sorted(names) != sorted(f"{card.operator}.json" for card in cards):
+        # The operator's name becomes the name of a file.
+        raise ProjectError(f"{path}: a card is not of the operator that its file names", hint="pack the project again")
+    return cards
+
+
+def _variants(cards: Sequence[OperatorCard]) -> set[str]:
+    return {r.variant.id for card in cards for r in card.variants}
+
+
+def _write_example(target: Path, data: bytes) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    except OSError as error:
+        raise ProjectError(
+            f"cannot write {target}: {error.strerror}", hint="free some space, or name another folder"
+        ) from error
+
+
+def _is_expected(name: str) -> bool:
+    return _NAMES.fullmatch(name) is not None
 
 
 def _blobs(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
@@ -194,7 +259,7 @@ def _blobs(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 def _object(path: Path, files: Mapping[str, bytes], name: str) -> Mapping[str, Json]:
     try:
-        value = json.loads(files[name])
+        value = parse_json(files[name])
     except (KeyError, ValueError) as error:
         raise ProjectError(f"{path}: {name} is missing or damaged", hint="pack the project again") from error
     if not isinstance(value, dict):
@@ -203,7 +268,19 @@ def _object(path: Path, files: Mapping[str, bytes], name: str) -> Mapping[str, J
 
 
 def _number(value: Json) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def _capture(project: Project, info: Mapping[str, Json]) -> bytes:
+    try:
+        return canonical_json(info).encode()
+    except ValueError as error:
+        raise ProjectError(
+            f"{project.path / CAPTURE} cannot be packed: {error}", hint="capture again with --overwrite"
+        ) from error
 
 
 def _portable_source(source: Json) -> Json:

@@ -133,6 +133,8 @@ def _translated() -> Iterator[None]:
     """Driver errors as `ProjectError` with the next step."""
     try:
         yield
+    except UnicodeEncodeError as error:
+        raise ProjectError(f"the project's nodes.db: a text is no UTF-8: {error}") from error
     except (SQLAlchemyError, sqlite3.Error) as error:
         cause = error.__cause__ if isinstance(error, SQLAlchemyError) and error.__cause__ else error
         raise ProjectError(f"the project's nodes.db: {cause}", hint=_hint(str(cause))) from error

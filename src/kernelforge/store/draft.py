@@ -49,13 +49,17 @@ class Draft:
             fill: called with the folder of the complete project before it is moved; what it raises ends the draft.
 
         Raises:
-            ProjectError: the disk is full or not writable; the destination is as before.
+            ProjectError: the disk is full or not writable, or `capture_info` is no JSON; the destination is as before.
         """
+        try:
+            info = canonical_json(dict(capture_info)).encode()
+        except ValueError as error:
+            raise ProjectError(f"what the capture says of itself cannot be stored: {error}") from error
         try:
             save_cards(cards, self.folder / CARDS)
             (self.folder / EXAMPLES).mkdir(exist_ok=True)
             (self.folder / BLOBS).mkdir()
-            write_atomically(self.folder / CAPTURE, canonical_json(dict(capture_info)).encode())
+            write_atomically(self.folder / CAPTURE, info)
             made = time.time() if created is None else created
             create_database(self.folder / DATABASE, model=model, device=device, created=made)
             if fill is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -18,8 +18,16 @@ from kernelforge.generate.types import Candidate
 from kernelforge.search.types import Judged, Node, OutcomeKind, Summary, outcome_kind, summarise
 from kernelforge.store.database import reading
 from kernelforge.store.models import NodeRow, SummaryRow
-from kernelforge.store.serial import candidate_from_json, candidate_to_json, outcome_from_json, outcome_to_json
+from kernelforge.store.serial import (
+    candidate_from_json,
+    candidate_to_json,
+    outcome_from_json,
+    outcome_to_json,
+    parse_json,
+)
 from kernelforge.store.types import StoredTrial
+
+logger = logging.getLogger(__name__)
 
 PAGE = 64
 """Nodes whose contents are read at once: who asks for one mostly asks for its neighbours."""
@@ -108,8 +116,13 @@ def read_nodes(engine: Engine, variant_id: str, blobs: Path, *, after: int) -> t
 
 def _summary(row: Any, contents: Contents) -> Summary:
     if row.candidate_id is None:
-        # Stored by an older kernelforge that had the project open while a newer one migrated it.
-        judged = contents.get(row.number)
+        # Stored by an older kernelforge that had the project open while a newer one migrated it; or damaged.
+        try:
+            judged = contents.get(row.number)
+        except ProjectError as error:
+            # Nobody's fault and nobody's best, so that the variant's other nodes can be read.
+            logger.warning("%s; it counts as not judged", error.message)
+            return Summary(candidate_id=row.id, kind="worker_failure")
         return summarise(judged.candidate, judged.outcome)
     return Summary(
         candidate_id=row.candidate_id, kind=cast(OutcomeKind, row.kind), speedup=row.speedup, low=row.low,
@@ -156,8 +169,8 @@ def contents_of(row: NodeRow, blobs: Path) -> Judged:
         ProjectError: the row is damaged.
     """
     try:
-        outcome = outcome_from_json(json.loads(row.outcome))
-        candidate = candidate_from_json(json.loads(row.candidate), row.source)
+        outcome = outcome_from_json(parse_json(row.outcome))
+        candidate = candidate_from_json(parse_json(row.candidate), row.source)
     except ValueError as error:
         raise ProjectError(
             f"node {row.id[:12]} in nodes.db is damaged: {error}", hint="restore the project from a copy"
@@ -175,14 +188,3 @@ def node_of_row(row: NodeRow, blobs: Path) -> Node:
         id=row.id, number=row.number, variant_id=row.variant_id, parent=row.parent or "", started=row.started,
         seconds=row.seconds, summary=summarise(contents.candidate, contents.outcome), contents=contents,
     )  # fmt: skip
-
-
-def summary_of_stored(trial: StoredTrial) -> Summary:
-    """The summary of a trial of another copy.
-
-    Raises:
-        ValueError: its JSON is none of a trial.
-    """
-    return summarise(
-        candidate_from_json(json.loads(trial.candidate), trial.source), outcome_from_json(json.loads(trial.outcome))
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import logging
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from sqlalchemy import select
@@ -12,25 +13,38 @@ from kernelforge.digest import canonical_json
 from kernelforge.errors import NotFound, ProjectError
 from kernelforge.search.orders import OPEN, Order, OrderState
 from kernelforge.store.models import OrderRow
-from kernelforge.store.serial import candidate_from_json, candidate_to_json
+from kernelforge.store.serial import candidate_from_json, candidate_to_json, parse_json
+
+logger = logging.getLogger(__name__)
+_told: set[str] = set()  # orders are read at every step of a search: each damaged one is told of once
 
 
 def open_orders(session: Session) -> tuple[Order, ...]:
-    """Oldest first."""
+    """Oldest first, without damaged ones: those must not keep anybody from the others."""
     query = select(OrderRow).where(OrderRow.state.in_(OPEN)).order_by(OrderRow.created, OrderRow.id)
-    return tuple(map(order_of_row, session.scalars(query)))
+    return tuple(_readable(session.scalars(query)))
 
 
 def all_orders(session: Session) -> tuple[Order, ...]:
-    """Oldest first."""
-    return tuple(map(order_of_row, session.scalars(select(OrderRow).order_by(OrderRow.created, OrderRow.id))))
+    """Oldest first, without damaged ones."""
+    return tuple(_readable(session.scalars(select(OrderRow).order_by(OrderRow.created, OrderRow.id))))
+
+
+def _readable(rows: Iterable[OrderRow]) -> Iterator[Order]:
+    for row in rows:
+        try:
+            yield order_of_row(row)
+        except ProjectError as error:
+            if row.id not in _told:
+                _told.add(row.id)
+                logger.warning("order %s is left out: %s", row.id, error.message)
 
 
 def find_order(session: Session, prefix: str) -> Order:
     """The order whose id starts so.
 
     Raises:
-        NotFound: none, or more than one.
+        NotFound: none, or more than one. ProjectError: it is damaged.
     """
     found = list(session.scalars(select(OrderRow).where(OrderRow.id.startswith(prefix, autoescape=True)).limit(2)))
     if prefix and len(found) == 1:
@@ -40,16 +54,26 @@ def find_order(session: Session, prefix: str) -> Order:
 
 
 def store_order(session: Session, order: Order) -> None:
-    """Insert or replace."""
+    """Insert or replace.
+
+    Raises:
+        UsageError: its candidate is none that can be read again.
+    """
     candidate = order.candidate
     session.merge(
         OrderRow(
-            id=order.id, variant_id=order.variant_id, parent=order.parent or None, reason=order.reason,
+            id=order.id, variant_id=order.variant_id, parent=order.parent or None, reason=_encodable(order.reason),
             state=order.state, owner=order.owner, created=order.created, expires=order.expires,
             candidate=None if candidate is None else canonical_json(candidate_to_json(candidate)),
-            source=None if candidate is None else candidate.source, detail=order.detail, node=order.node or None,
+            source=None if candidate is None else candidate.source, detail=_encodable(order.detail),
+            node=order.node or None,
         )
     )  # fmt: skip
+
+
+def _encodable(text: str) -> str:
+    # Why something failed is told even if it was told in half a surrogate pair.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def order_of_row(row: OrderRow) -> Order:
@@ -57,7 +81,7 @@ def order_of_row(row: OrderRow) -> Order:
     try:
         candidate = None
         if row.candidate is not None:
-            candidate = candidate_from_json(json.loads(row.candidate), row.source or "")
+            candidate = candidate_from_json(parse_json(row.candidate), row.source or "")
     except ValueError as error:
         raise ProjectError(
             f"order {row.id[:12]} in nodes.db is damaged: {error}", hint="restore the project from a copy"

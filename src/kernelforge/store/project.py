@@ -10,7 +10,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,16 +20,17 @@ from sqlalchemy.orm import Session
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.serial import load_cards
 from kernelforge.cards.types import OperatorCard, VariantRecord
-from kernelforge.digest import Json, canonical_json, digest, digest_bytes
+from kernelforge.digest import Json, canonical_json, digest_bytes
 from kernelforge.errors import NotFound, ProjectError
 from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.search.orders import Order
-from kernelforge.search.types import Node, Summary, summarise
+from kernelforge.search.types import Node, summarise
 from kernelforge.store.blobs import get_blob, put_blob, write_atomically
+from kernelforge.store.checks import check_foreign, check_own, node_id
 from kernelforge.store.database import open_database, reading, writing
 from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, DATABASE, EXAMPLES, start_draft
 from kernelforge.store.models import DecisionRow, NodeRow
-from kernelforge.store.nodes import add_node, node_of_row, read_nodes, row_of, stored_of, summary_of_stored
+from kernelforge.store.nodes import add_node, node_of_row, read_nodes, row_of, stored_of
 from kernelforge.store.orders import all_orders, find_order, open_orders, store_order
 from kernelforge.store.serial import outcome_to_json
 from kernelforge.store.types import StoredDecision, StoredTrial
@@ -148,23 +149,25 @@ class Project:
 
         Raises:
             NotFound: `parent` is no node of the variant, or an accepted candidate's binary is gone.
-            ProjectError: the project cannot be written, or the binary is not the one that was judged.
+            ProjectError: the project cannot be written, the binary is not the one that was judged, or the numbers of
+                the outcome are none. UsageError: the candidate is none that can be read again.
         """
+        check_own(trial)
         # The blob before the row: a row never names a binary that is not there.
         artifact = self._keep_binary(trial)
         with writing(self._engine) as session:
             return self._add(session, trial, parent, artifact)
 
     def _add(self, session: Session, trial: Trial, parent: str, artifact: str | None) -> Node:
-        node_id = digest([trial.candidate.id, trial.started])
-        known = session.get(NodeRow, node_id)
+        own_id = node_id(trial.candidate, trial.started)
+        known = session.get(NodeRow, own_id)
         if known is not None:
             return _same(known, trial, parent, self.path / BLOBS)
         if parent:
             _check_node(session, parent, trial.candidate.variant_id)
         of_variant = select(func.max(NodeRow.number)).where(NodeRow.variant_id == trial.candidate.variant_id)
         number = (session.scalar(of_variant) or 0) + 1
-        row = row_of(trial, node_id=node_id, number=number, parent=parent, artifact=artifact)
+        row = row_of(trial, node_id=own_id, number=number, parent=parent, artifact=artifact)
         add_node(session, row, summarise(trial.candidate, trial.outcome))
         return node_of_row(row, self.path / BLOBS)
 
@@ -179,7 +182,7 @@ class Project:
         return read_nodes(self._engine, variant_id, self.path / BLOBS, after=after)
 
     def orders(self, *, closed: bool = False) -> tuple[Order, ...]:
-        """The open work orders, or all, oldest first.
+        """The open work orders, or all, oldest first. Damaged ones are left out, with a warning in the log.
 
         Raises:
             ProjectError: the file is damaged.
@@ -191,7 +194,7 @@ class Project:
         """A work order in whatever state, by its id or a prefix of it that only it has.
 
         Raises:
-            NotFound: none, or more than one.
+            NotFound: none, or more than one. ProjectError: it is damaged.
         """
         with reading(self._engine) as session:
             return find_order(session, order_id)
@@ -200,7 +203,7 @@ class Project:
         """Show the open orders to `decide` and store what it returns, new or changed, in one transaction.
 
         Raises:
-            ProjectError: the project cannot be written.
+            ProjectError: the project cannot be written. UsageError: a candidate is none that can be read again.
         """
         with writing(self._engine) as session:
             changed = tuple(decide(open_orders(session)))
@@ -212,8 +215,9 @@ class Project:
         """Store the trial of an order and close it, both or neither. A finished order gives its node again.
 
         Raises:
-            NotFound: no such order or parent. ProjectError: the project cannot be written.
+            As of `append`; NotFound also if there is no such order.
         """
+        check_own(trial)
         artifact = self._keep_binary(trial)
         with writing(self._engine) as session:
             order = find_order(session, order_id)
@@ -241,35 +245,44 @@ class Project:
 
         Args:
             trials: a parent comes before its children.
-            blobs: binaries by sha256.
+            blobs: binaries by sha256. Of an accepted trial without `artifact` none is needed.
 
         Returns:
             Those that were added, as they are stored now.
 
         Raises:
-            ProjectError: a trial names a parent or a binary that is nowhere, or the project cannot be written.
+            ProjectError: a trial is not of this project or not what its id says, its parent or binary is nowhere, or
+                the project cannot be written.
         """
+        variants = {r.variant.id for card in self.cards() for r in card.variants}
         with writing(self._engine) as session:
-            known = set(session.scalars(select(NodeRow.id)))
-            new = [t for t in trials if t.id not in known]
-            for digest in sorted({t.artifact for t in new if t.artifact}):
-                if digest not in blobs or digest_bytes(blobs[digest]) != digest:
-                    raise ProjectError(f"binary {digest[:12]} is missing or was changed", hint="pack the project again")
-                write_atomically(self.path / BLOBS / digest, blobs[digest])
+            nodes = {row[0]: row[1] for row in session.execute(select(NodeRow.id, NodeRow.variant_id))}
+            rows = (session.get(NodeRow, t.id) for t in trials if t.id in nodes)
+            stored = {row.id: stored_of(row) for row in rows if row is not None}
+            new = check_foreign(trials, variants=variants, stored=stored, nodes=nodes)
+            self._keep_foreign_binaries({t.artifact for t, _ in new if t.artifact}, blobs)
             last = select(NodeRow.variant_id, func.max(NodeRow.number)).group_by(NodeRow.variant_id)
             numbers: dict[str, int] = {row[0]: row[1] for row in session.execute(last)}
             added = []
-            for trial in new:
-                if trial.parent and trial.parent not in known:
-                    raise ProjectError(
-                        f"trial {trial.id[:12]} revises one that is nowhere", hint="pack the project again"
-                    )
+            for trial, summary in new:
                 numbers[trial.variant_id] = numbers.get(trial.variant_id, 0) + 1
                 added.append(replace(trial, number=numbers[trial.variant_id]))
                 values = {**asdict(added[-1]), "parent": trial.parent or None, "artifact": trial.artifact or None}
-                add_node(session, NodeRow(**values), _summary(trial))
-                known.add(trial.id)
+                add_node(session, NodeRow(**values), summary)
             return tuple(added)
+
+    def _keep_foreign_binaries(self, digests: Collection[str], blobs: Mapping[str, bytes]) -> None:
+        for digest in sorted(digests):
+            if digest not in blobs or digest_bytes(blobs[digest]) != digest:
+                raise ProjectError(f"binary {digest[:12]} is missing or was changed", hint="pack the project again")
+        for digest in sorted(digests):
+            target = self.path / BLOBS / digest
+            try:
+                write_atomically(target, blobs[digest])
+            except OSError as error:
+                raise ProjectError(
+                    f"cannot write {target}: {error.strerror}", hint="free disk space, or check its rights"
+                ) from error
 
     def record_decisions(self, decisions: Mapping[str, str], nodes: Mapping[str, str]) -> None:
         """Keep what an export decided; replaces what was known of the variants in either mapping.
@@ -346,15 +359,8 @@ def _check_node(session: Session, node: str, variant_id: str) -> None:
         raise NotFound(f"{node[:12]!r} is no node of variant {variant_id[:8]}")
 
 
-def _summary(trial: StoredTrial) -> Summary:
-    try:
-        return summary_of_stored(trial)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ProjectError(f"trial {trial.id[:12]} is damaged: {error}", hint="pack the project again") from error
-
-
 def _same(row: NodeRow, trial: Trial, parent: str, blobs: Path) -> Node:
-    # By their JSON: samples may hold NaN, which equals nothing.
+    # By their JSON: the worst error may be NaN, which equals nothing.
     outcome = canonical_json(outcome_to_json(trial.outcome))
     if (row.outcome, row.seconds, row.parent or "") != (outcome, trial.seconds, parent):
         raise ProjectError(f"another trial of the same candidate and start is stored as node {row.number}")

@@ -5,6 +5,7 @@ Owns the format of the columns `candidate` and `outcome` of `nodes.db`. A change
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
@@ -13,21 +14,77 @@ from kernelforge.audit.types import AuditKind, AuditLabel
 from kernelforge.benchmark.types import Interval, Measurement, PointTiming
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.digest import Json, decode_float, encode_float
+from kernelforge.errors import UsageError
 from kernelforge.evaluate.types import Outcome, Scored, WorkerFailure
 from kernelforge.generate.types import Candidate
 from kernelforge.search.types import outcome_kind
 from kernelforge.verify.types import Accepted, ErrorStatistics, Rejected, RejectReason
 
+_INTEGER_LIMIT = 1 << 63
+
+
+def parse_json(text: str | bytes) -> Json:
+    """As `json.loads`.
+
+    Raises:
+        ValueError: no JSON, or nested too deeply to be read.
+    """
+    try:
+        value: Json = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return value
+
+
+def checked_text(value: object, name: str) -> str:
+    """A text that can be stored.
+
+    Raises:
+        ValueError: it is none, or holds half of a surrogate pair, which no UTF-8 has; names the field.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"field {name!r} is not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"field {name!r} is no UTF-8 text: {error.reason} at character {error.start}") from error
+    return value
+
+
+def read_number(value: Json, name: str) -> float:
+    """A float that `encode_float` wrote.
+
+    Raises:
+        ValueError: it is none; names the field.
+    """
+    try:
+        return _number(value)
+    except ValueError as error:
+        raise ValueError(f"field {name!r} is {error}") from error
+
 
 def candidate_to_json(candidate: Candidate) -> Json:
-    """All but the source, which has a column of its own."""
+    """All but the source, which has a column of its own.
+
+    Raises:
+        UsageError: it would be refused when it is read again; names the field.
+    """
     cost = candidate.cost_usd
-    return {
+    data: Json = {
         "variant_id": candidate.variant_id, "backend": candidate.backend, "generator": candidate.generator,
         "notes": candidate.notes, "schedule": candidate.schedule, "parent": candidate.parent,
         "model": candidate.model, "prompt_digest": candidate.prompt_digest, "tokens_in": candidate.tokens_in,
-        "tokens_out": candidate.tokens_out, "cost_usd": None if cost is None else encode_float(cost),
+        "tokens_out": candidate.tokens_out, "cost_usd": encode_float(cost) if isinstance(cost, float) else cost,
     }  # fmt: skip
+    try:
+        # Generators are plug-ins: whatever they put in here must not make a project that cannot be read.
+        candidate_from_json(data, candidate.source)
+    except ValueError as error:
+        raise UsageError(
+            f"a candidate of the generator {candidate.generator!a} cannot be stored: {error}",
+            hint="whoever delivers it must put that right",
+        ) from error
+    return data
 
 
 def candidate_from_json(data: Json, source: str) -> Candidate:
@@ -38,7 +95,7 @@ def candidate_from_json(data: Json, source: str) -> Candidate:
     """
     fields = _Fields(data)
     return Candidate(
-        variant_id=fields.text("variant_id"), source=source, backend=fields.text("backend"),
+        variant_id=fields.text("variant_id"), source=checked_text(source, "source"), backend=fields.text("backend"),
         generator=fields.text("generator"), notes=fields.text("notes"), schedule=fields.text("schedule"),
         parent=fields.text("parent"), model=fields.text("model"), prompt_digest=fields.text("prompt_digest"),
         tokens_in=fields.integer_or_none("tokens_in"), tokens_out=fields.integer_or_none("tokens_out"),
@@ -158,8 +215,8 @@ def _interval_to_json(interval: Interval) -> Json:
 
 
 def _interval_from_json(data: Json) -> Interval:
-    median, low, high = _sequence(data)
-    return Interval(median=decode_float(median), low=decode_float(low), high=decode_float(high))
+    median, low, high = (_number(x) for x in _sequence(data))
+    return Interval(median=median, low=low, high=high)
 
 
 def _artifact_to_json(artifact: Artifact) -> Json:
@@ -187,7 +244,7 @@ class _Fields:
         self._data = data
 
     def names(self) -> Sequence[str]:
-        return list(self._data)
+        return [checked_text(name, "name") for name in self._data]
 
     def value(self, name: str) -> Json:
         if name not in self._data:
@@ -195,10 +252,7 @@ class _Fields:
         return self._data[name]
 
     def text(self, name: str) -> str:
-        value = self.value(name)
-        if not isinstance(value, str):
-            raise ValueError(f"field {name!r} is not a text")
-        return value
+        return checked_text(self.value(name), name)
 
     def flag(self, name: str) -> bool:
         value = self.value(name)
@@ -210,22 +264,24 @@ class _Fields:
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"field {name!r} is not an integer")
+        if abs(value) >= _INTEGER_LIMIT:
+            raise ValueError(f"field {name!r} does not fit 64 bits")
         return value
 
     def integer_or_none(self, name: str) -> int | None:
         return None if self.value(name) is None else self.integer(name)
 
     def number(self, name: str) -> float:
-        return decode_float(self.value(name))
+        return read_number(self.value(name), name)
 
     def number_or_none(self, name: str) -> float | None:
         return None if self.value(name) is None else self.number(name)
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        return tuple(decode_float(x) for x in _sequence(self.value(name)))
+        return tuple(_number(x) for x in _sequence(self.value(name)))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        return tuple(str(x) for x in _sequence(self.value(name)))
+        return tuple(checked_text(str(x), name) for x in _sequence(self.value(name)))
 
     def object(self, name: str) -> _Fields:
         return _Fields(self.value(name))
@@ -238,3 +294,10 @@ def _sequence(data: Json) -> Sequence[Json]:
     if isinstance(data, str) or not isinstance(data, Sequence):
         raise ValueError(f"expected a list, got {type(data).__name__}")
     return data
+
+
+def _number(data: Json) -> float:
+    try:
+        return decode_float(data)
+    except (KeyError, OverflowError) as error:
+        raise ValueError(f"not a float: {str(data)[:40]}") from error

@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from kernelforge.errors import UsageError
+from kernelforge.errors import ProjectError, UsageError
 from kernelforge.executors.detached import kill_family, spawn_detached
 from kernelforge.search.orders import Order
-from kernelforge.search.study import owner_of
+from kernelforge.search.owners import host_of, is_here, owner_of, pid_of
 from kernelforge.store.project import Project
-from kernelforge.supervisor.folder import RunFolder, host_of
-from kernelforge.supervisor.types import LIVE, Run, RunStatus, State, Wish, WorkerState
+from kernelforge.supervisor.folder import RunFolder
+from kernelforge.supervisor.spending import settled
+from kernelforge.supervisor.types import LIVE, Run, RunStatus, Wish, WorkerState
 
 
 def worker_command() -> tuple[str, ...]:
@@ -63,15 +64,15 @@ def resume(folder: RunFolder) -> RunStatus:
     """Let a run go on: one that is paused, and workers that ended before their budget did, with what is left of it.
 
     Raises:
-        UsageError: there is nothing left to do.
+        UsageError: there is nothing left to do. ProjectError: how far a worker is cannot be read.
     """
     with folder.lock():
-        status = folder.status()
+        status = _settle(folder, folder.status())
         if status.live and status.state == "stopping":
             raise UsageError(f"run {folder.id} is stopping", hint="wait until it has, then resume it")
         dead = [i for i in range(len(status.workers)) if i not in status.live and _can_go_on(status, i)]
         if not dead and not status.live:
-            reasons = " and ".join(sorted({str(w.reason) for w in status.workers}))
+            reasons = " and ".join(sorted({_end_of(status, i) for i in range(len(status.workers))}))
             raise UsageError(
                 f"run {folder.id} has nothing left to do; it ended by: {reasons}",
                 hint=_another(folder),
@@ -91,20 +92,24 @@ def cancel(folder: RunFolder) -> RunStatus:
     with folder.lock():
         status = folder.status()
         if not status.live and status.state != "died":
-            _refuse(folder, status.state)
-        for i in status.live:
-            if (host := host_of(status.workers[i])) != platform.node():
+            _refuse(folder, status)
+        alive = [status.workers[i].owner for i in status.live]
+        for owner in alive:
+            if not is_here(owner):
                 raise UsageError(
-                    f"run {folder.id} is on {host}", hint=f"cancel it there, or: {command_of('stop', folder)}"
+                    f"run {folder.id} is {_place_of(owner)}", hint=f"cancel it there, or: {command_of('stop', folder)}"
                 )
-        for i in status.live:
-            kill_family(int(status.workers[i].owner.split(":")[1]))
+        for pid in map(pid_of, alive):
+            assert pid is not None, "it lives"
+            kill_family(pid)
         owners = {w.owner for w in status.workers if w.owner}
-        _free_orders(Project.open(folder.project), owners)
+        project = Project.open(folder.project)
+        _free_orders(project, owners)
         for i, worker in enumerate(status.workers):
             if worker.stage in LIVE:
                 # Read again: it may have finished trials since.
-                folder.write_worker(i, replace(folder.worker(i), stage="cancelled", owner="", eta_s=None))
+                ended = settled(folder.worker(i), project.order)
+                folder.write_worker(i, replace(ended, stage="cancelled", owner="", eta_s=None))
         return folder.status()
 
 
@@ -112,18 +117,46 @@ def _tell(folder: RunFolder, wish: Wish) -> RunStatus:
     with folder.lock():
         status = folder.status()
         if not status.live:
-            _refuse(folder, status.state)
+            _refuse(folder, status)
         if wish == "pause" and status.state == "stopping":
             raise UsageError(f"run {folder.id} is stopping", hint="wait until it has, then resume it")
         folder.tell(wish)
         return folder.status()
 
 
-def _refuse(folder: RunFolder, state: State) -> NoReturn:
+def _refuse(folder: RunFolder, status: RunStatus) -> NoReturn:
+    if status.state == "unknown":
+        unknown = next(w for w in status.workers if w.stage == "unknown")
+        raise ProjectError(unknown.error, hint=unknown.hint)
     hint = f"go on with it: {command_of('resume', folder)}"
-    if state == "finished":
+    if status.state == "finished":
         hint = _another(folder)
-    raise UsageError(f"run {folder.id} works no more: {state}", hint=hint)
+    raise UsageError(f"run {folder.id} works no more: {status.state}", hint=hint)
+
+
+def _place_of(owner: str) -> str:
+    host = host_of(owner)
+    return (
+        f"on {host}" if host != platform.node() else f"in a container, or on another machine, that is called {host} too"
+    )
+
+
+def _settle(folder: RunFolder, status: RunStatus) -> RunStatus:
+    """Count what workers that are dead have spent until their end."""
+    project = None
+    for number in range(len(status.workers)):
+        if number not in status.live and (worker := folder.worker(number)).unsettled:
+            project = project or Project.open(folder.project)
+            folder.write_worker(number, settled(worker, project.order))
+    return folder.status()
+
+
+def _end_of(status: RunStatus, number: int) -> str:
+    """Why a worker cannot go on, in words."""
+    worker, budget = status.workers[number], status.run.share(number)
+    if (worker.tokens is None and budget.tokens is not None) or (worker.usd is None and budget.usd is not None):
+        return "it is not known what was spent, so that the limit cannot be kept"
+    return worker.reason or "its budget is spent"
 
 
 def command_of(verb: str, folder: RunFolder) -> str:

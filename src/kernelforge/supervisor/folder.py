@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +20,7 @@ from filelock import FileLock
 
 from kernelforge.digest import Json
 from kernelforge.errors import NotFound, ProjectError
-from kernelforge.search.study import is_gone
+from kernelforge.search.owners import is_gone, is_here, pid_of
 from kernelforge.search.types import Budget
 from kernelforge.store.blobs import write_atomically
 from kernelforge.supervisor.types import LIVE, Run, RunStatus, Wish, WorkerState, state_of
@@ -34,7 +33,7 @@ RUNS = "runs"
 LATEST = "latest"
 HEARTBEAT_S = 2.0
 SILENT_S = 60.0
-"""A worker on another host that has not written for so long counts as dead. On this host the process itself tells."""
+"""A worker on another host, or in a container, that was silent for so long counts as dead; here the process tells."""
 
 
 class RunFolder:
@@ -75,9 +74,9 @@ class RunFolder:
         """What was asked for.
 
         Raises:
-            ProjectError: the file is damaged, or of a newer kernelforge.
+            ProjectError: the file is damaged, another user's, or of a newer kernelforge.
         """
-        record = self._read("run.json")
+        record = self._read("run.json", hint=f"delete the folder {self.path}")
         try:
             if record.pop("format") != FORMAT:
                 raise ProjectError(f"run {self.id} was written by another kernelforge", hint="use that version")
@@ -85,7 +84,7 @@ class RunFolder:
                 record[name] = kind(record[name])
             return Run(**record)
         except (KeyError, TypeError, AttributeError) as error:
-            raise self._damaged("run.json", error) from error
+            raise self._damaged("run.json", error, hint=f"delete the folder {self.path}") from error
 
     def wish(self) -> Wish:
         """What the run was told last."""
@@ -103,14 +102,20 @@ class RunFolder:
         """How far a worker is.
 
         Raises:
-            ProjectError: the file is damaged.
+            ProjectError: the file is damaged, or another user's.
         """
+        name = f"worker-{number}.json"
+        hint = f"delete {self.path / name}: the worker's part of the budget begins anew then"
         try:
-            return WorkerState(**self._read(f"worker-{number}.json"))
+            record = self._read(name, hint=hint)
         except FileNotFoundError:
             return WorkerState()
+        try:
+            record["unsettled"] = tuple(record.get("unsettled", ()))
+            # A newer kernelforge may have written more.
+            return WorkerState(**{f.name: record[f.name] for f in fields(WorkerState) if f.name in record})
         except TypeError as error:
-            raise self._damaged(f"worker-{number}.json", error) from error
+            raise self._damaged(name, error, hint=hint) from error
 
     def write_worker(self, number: int, state: WorkerState) -> None:
         """Raises ProjectError if the project cannot be written."""
@@ -133,31 +138,51 @@ class RunFolder:
         return FileLock(self.path / f"worker-{number}.lock", blocking=False)
 
     def status(self) -> RunStatus:
-        """The run as it stands.
+        """The run as it stands. A worker whose file cannot be read is unknown, with the reason as its error.
 
         Raises:
-            ProjectError: a file is damaged.
+            ProjectError: the description is damaged, or another user's.
         """
         run = self.run()
-        workers = tuple(self.worker(i) for i in range(len(run.devices)))
+        workers = tuple(self._worker_or_why_not(i) for i in range(len(run.devices)))
         live = tuple(i for i, w in enumerate(workers) if is_live(w))
         return RunStatus(
             run=run, project=str(self.project), workers=workers, live=live, state=state_of(workers, live, self.wish())
         )
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def _worker_or_why_not(self, number: int) -> WorkerState:
         try:
-            record = json.loads((self.path / name).read_bytes())
+            return self.worker(number)
+        except ProjectError as error:
+            return WorkerState(stage="unknown", tokens=None, usd=None, error=error.message, hint=error.hint)
+
+    def _read(self, name: str, *, hint: str) -> dict[str, Any]:
+        """A file that holds a JSON object. `hint`: what to do if it does not.
+
+        Raises:
+            FileNotFoundError, ProjectError.
+        """
+        path = self.path / name
+        try:
+            data = path.read_bytes()
         except FileNotFoundError:
             raise
-        except (OSError, ValueError) as error:
-            raise self._damaged(name, error) from error
+        except PermissionError as error:
+            raise _forbidden(path) from error
+        except OSError as error:
+            raise ProjectError(f"{path} cannot be read: {error.strerror}", hint="check the disk") from error
+        if not data.strip(b"\0"):
+            raise self._damaged(name, "it is empty, as after a crash or with a full disk", hint=hint)
+        try:
+            record = json.loads(data)
+        except ValueError as error:
+            raise self._damaged(name, error, hint=hint) from error
         if not isinstance(record, dict):
-            raise self._damaged(name, "no JSON object")
+            raise self._damaged(name, "no JSON object", hint=hint)
         return record
 
-    def _damaged(self, name: str, error: object) -> ProjectError:
-        return ProjectError(f"{self.path / name} is damaged: {error}", hint=f"delete the folder {self.path}")
+    def _damaged(self, name: str, error: object, *, hint: str) -> ProjectError:
+        return ProjectError(f"{self.path / name} is damaged: {error}", hint=hint)
 
     def _write(self, name: str, record: Json) -> None:
         self._write_bytes(name, json.dumps(record, indent=1).encode())
@@ -171,16 +196,9 @@ class RunFolder:
 
 def is_live(worker: WorkerState) -> bool:
     """Whether the process of a worker lives, as far as can be known from here."""
-    if worker.stage not in LIVE or not worker.owner:
+    if worker.stage not in LIVE or pid_of(worker.owner) is None or is_gone(worker.owner):
         return False
-    if host_of(worker) != platform.node():
-        return time.time() - worker.heartbeat < SILENT_S
-    return not is_gone(worker.owner)
-
-
-def host_of(worker: WorkerState) -> str:
-    """Where the worker's process is or was."""
-    return worker.owner.partition(":")[0]
+    return is_here(worker.owner) or time.time() - worker.heartbeat < SILENT_S
 
 
 def runs_of(projects: Iterable[Path]) -> list[RunFolder]:
@@ -213,6 +231,14 @@ def find_run(projects: Sequence[Path], name: str) -> RunFolder:
     if not found:
         raise NotFound(f"no run in {where} is called {name!r}", hint=f"runs: {listed}; kforge runs ls shows them")
     raise NotFound(f"{name!r} is the start of {plural(len(found), 'run')}", hint=f"name one of {listed}")
+
+
+def _forbidden(path: Path) -> ProjectError:
+    try:
+        user = path.owner()
+    except (OSError, KeyError):
+        user = "another user"
+    return ProjectError(f"{path} belongs to {user} and cannot be read by others", hint=f"ask for the run as {user}")
 
 
 def _unwritable(path: Path, error: OSError) -> ProjectError:

@@ -8,16 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Protocol
 
 from filelock import Timeout
 
 from kernelforge.errors import ForgeError, UsageError
-from kernelforge.search.events import Event, SearchProgress, TrialFinished
-from kernelforge.search.study import owner_of_this_process
+from kernelforge.search.events import Event, PhaseChanged, SearchProgress, TrialFinished
+from kernelforge.search.owners import owner_of_this_process
 from kernelforge.search.types import Budget, SearchSummary
+from kernelforge.store.project import Project
 from kernelforge.supervisor.feed import FeedWriter
 from kernelforge.supervisor.folder import HEARTBEAT_S, RunFolder
+from kernelforge.supervisor.spending import added, settled
 from kernelforge.supervisor.types import Run, Stage, WorkerState
 
 logger = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ def work(folder: RunFolder, number: int, search: Search, *, should_stop: Callabl
 
             try:
                 summary = search(
-                    run, former.left_of(run.share(number)), on_event=on_event, should_pause=should_pause,
+                    run, board.former.left_of(run.share(number)), on_event=on_event, should_pause=should_pause,
                     should_stop=lambda: folder.wish() == "stop" or should_stop(),
                 )  # fmt: skip
             except BaseException as error:
@@ -80,7 +83,7 @@ class _Board:
     """The worker's file, written at each trial, at each change and every few seconds. Thread-safe."""
 
     def __init__(self, folder: RunFolder, number: int, former: WorkerState) -> None:
-        self._folder, self._number, self._former = folder, number, former
+        self._folder, self._number, self.former = folder, number, former
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._active_s, self._since = 0.0, time.monotonic()
@@ -88,7 +91,13 @@ class _Board:
             former, stage="running", owner=owner_of_this_process(), expected=None, eta_s=None, reason=None, error="",
             hint="",
         )  # fmt: skip
+        self._try_to_settle()
+        self.former = replace(former, tokens=self._state.tokens, usd=self._state.usd)
         self._write()
+
+    @cached_property
+    def _project(self) -> Project:
+        return Project.open(self._folder.project)
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
@@ -109,13 +118,41 @@ class _Board:
                 logger.warning("the run's state was not written: %s", error)
 
     def take(self, event: Event | str) -> None:
-        """Count a trial, note a forecast."""
-        if isinstance(event, TrialFinished):
+        """Count a trial, note a forecast, and what is about to be asked for. Called by the search's own thread."""
+        if isinstance(event, PhaseChanged) and event.phase == "generate":
+            self._note_orders()
+        elif isinstance(event, TrialFinished):
+            self._settle()
             self._write(trials=self._state.trials + 1)
         elif isinstance(event, SearchProgress):
-            expected = None if event.expected is None else event.expected + self._former.trials
+            expected = None if event.expected is None else event.expected + self.former.trials
             with self._lock:
                 self._state = replace(self._state, expected=expected, eta_s=event.eta_s)
+
+    def _note_orders(self) -> None:
+        """Write down what this process asks a generator for, before it does and pays."""
+        me = self._state.owner
+        asked = [o.id for o in self._project.orders() if (o.state, o.owner) == ("asked", me)]
+        self._settle()
+        noted = self._state.unsettled
+        self._write(unsettled=(*noted, *(i for i in asked if i not in noted)))
+
+    def _settle(self) -> None:
+        """Count what the proposals of this worker cost that are there by now."""
+        if not self._state.unsettled:
+            return
+        counted = settled(self._state, self._project.order)
+        with self._lock:
+            self._state = replace(
+                self._state, tokens=counted.tokens, usd=counted.usd, unsettled=counted.unsettled
+            )  # fmt: skip
+
+    def _try_to_settle(self) -> None:
+        """As far as the store can be read; what it cannot stays unsettled, for the next process."""
+        try:
+            self._settle()
+        except ForgeError as error:
+            logger.warning("what was spent is not counted yet: %s", error)
 
     def pause(self, paused: bool) -> None:
         """The search begins nothing, or goes on."""
@@ -126,10 +163,12 @@ class _Board:
             if paused:
                 self._active_s += time.monotonic() - self._since
             self._since = time.monotonic()
+        self._settle()
         self._write(stage=stage)
 
     def fail(self, error: BaseException) -> None:
         """The search raised."""
+        self._try_to_settle()
         if isinstance(error, ForgeError):
             self._write(stage="failed", error=error.message, hint=error.hint)
         elif isinstance(error, Exception):
@@ -139,13 +178,13 @@ class _Board:
 
     def end(self, summary: SearchSummary) -> WorkerState:
         """The search ended by itself, or was told to."""
-        tokens, usd, busy_s = self._former.tokens, self._former.usd, self._former.busy_s
+        former, busy_s = self.former, self.former.busy_s
         self._write(
             stage="stopped" if summary.stopped == "stopped" else "finished", reason=summary.stopped,
-            tokens=None if tokens is None or summary.tokens is None else tokens + summary.tokens,
-            usd=None if usd is None or summary.usd is None else usd + summary.usd, eta_s=None,
+            # With what was paid for and dropped, of which the store knows nothing.
+            tokens=added(former.tokens, summary.tokens), usd=added(former.usd, summary.usd), unsettled=(), eta_s=None,
             busy_s={lane: busy_s.get(lane, 0.0) + seconds for lane, seconds in summary.busy_s.items()},
-            measured_s=self._former.measured_s + summary.seconds,
+            measured_s=self.former.measured_s + summary.seconds,
         )  # fmt: skip
         return self._state
 
@@ -155,7 +194,7 @@ class _Board:
                 now = time.monotonic()
                 self._active_s, self._since = self._active_s + now - self._since, now
             self._state = replace(
-                self._state, heartbeat=time.time(), seconds=self._former.seconds + self._active_s,
+                self._state, heartbeat=time.time(), seconds=self.former.seconds + self._active_s,
                 **changes,  # type: ignore[arg-type]
             )  # fmt: skip
             self._folder.write_worker(self._number, self._state)

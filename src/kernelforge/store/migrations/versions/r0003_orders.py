@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -45,15 +46,22 @@ def upgrade() -> None:
     )
     op.create_index("orders_by_state", "orders", ["state"])
     nodes = op.get_bind().exec_driver_sql("SELECT id, variant_id, source, candidate, outcome FROM nodes").all()
-    rows = [_summary(*row) for row in nodes]
+    # A damaged trial must not keep the project shut: it gets no summary, and whoever reads it is told.
+    rows = [summary for row in nodes if (summary := _summary(*row)) is not None]
     if rows:
         op.bulk_insert(sa.table("summaries", *(sa.column(name) for name in rows[0])), rows)
 
 
-def _summary(node: str, variant_id: str, source: str, candidate: str, outcome: str) -> dict[str, object]:
-    judged = json.loads(outcome)
+def _summary(node: str, variant_id: str, source: str, candidate: str, outcome: str) -> dict[str, object] | None:
+    try:
+        return _read_summary(node, variant_id, source, json.loads(candidate), json.loads(outcome))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _read_summary(node: str, variant_id: str, source: str, candidate: Any, judged: Any) -> dict[str, object]:
     row: dict[str, object] = {
-        "node": node, "candidate_id": digest([variant_id, json.loads(candidate)["backend"], source]),
+        "node": node, "candidate_id": digest([variant_id, candidate["backend"], source]),
         "speedup": None, "low": None, "candidate_us": None, "eager_us": None, "floor_us": None,
     }  # fmt: skip
     if judged["kind"] == "accepted":

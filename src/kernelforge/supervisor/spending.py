@@ -1,0 +1,43 @@
+"""What a worker's proposals cost, however its process ends. Owns `settled`.
+
+A worker notes the orders that it asks a generator for before it asks, and the store keeps what was proposed with its
+cost the moment it is there. So whoever goes on with a run, or looks at it, finds what was spent until the very end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from kernelforge.errors import NotFound
+from kernelforge.search.allowance import candidate_tokens
+from kernelforge.search.orders import Order
+from kernelforge.supervisor.types import WorkerState
+
+Number = TypeVar("Number", int, float)
+
+
+def settled(worker: WorkerState, order_of: Callable[[str], Order]) -> WorkerState:
+    """A worker with the cost of what came of its orders by now; only those under way stay unsettled.
+
+    Args:
+        order_of: order id -> the stored order; may raise NotFound.
+    """
+    tokens, usd = worker.tokens, worker.usd
+    unsettled = []
+    for order_id in worker.unsettled:
+        try:
+            order = order_of(order_id)
+        except NotFound:
+            continue  # the project was replaced
+        if order.candidate is not None:
+            tokens, usd = added(tokens, candidate_tokens(order.candidate)), added(usd, order.candidate.cost_usd)
+        elif order.state == "asked" and order.owner == worker.owner:
+            unsettled.append(order_id)
+    return replace(worker, tokens=tokens, usd=usd, unsettled=tuple(unsettled))
+
+
+def added(spent: Number | None, more: Number | None) -> Number | None:
+    """None if either is unknown: that is not 0."""
+    return None if spent is None or more is None else spent + more
