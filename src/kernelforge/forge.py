@@ -86,6 +86,8 @@ def capture(
     from kernelforge.capturing import capture_calls, device_of, present_device, python_calls
 
     _require_callable(model)
+    if overwrite:
+        _refuse_if_searched(Path(project))
     calls = python_calls(model, args, kwargs, samples)
     first = samples[0] if samples else args
     found = (
@@ -134,6 +136,8 @@ def capture_source(
     from kernelforge.capture.models import load_model
     from kernelforge.capturing import capture_calls, present_device, source_fingerprint
 
+    if overwrite:
+        _refuse_if_searched(project)
     options = _options(device, dtype=dtype, samples=samples, random_weights=random_weights)
     loaded = load_model(source, options)
     return capture_calls(
@@ -262,6 +266,8 @@ def unpack_project(file: Path, project: Path, *, overwrite: bool = False) -> Tra
     """
     from kernelforge.store.archive import unpack_project as unpack
 
+    if overwrite:
+        _refuse_if_searched(project)
     opened = unpack(file, project, overwrite=overwrite)
     return TransferReport(path=str(project), trials=len(opened.stored_trials()))
 
@@ -406,10 +412,18 @@ def work_on_run(folder: Path, worker: int, *, should_stop: ShouldStop = _never) 
 
 
 def list_runs(projects: Sequence[Path]) -> list[RunRow]:
-    """The detached runs of some projects, oldest first."""
+    """The detached runs of some projects, oldest first.
+
+    Raises:
+        NotFound: one of them is no project.
+    """
     from kernelforge.report.runs import run_row
+    from kernelforge.store.project import require_project
     from kernelforge.supervisor.folder import runs_of
 
+    for project in projects:
+        if not project.exists():
+            require_project(project)
     return [run_row(folder.status()) for folder in runs_of(projects)]
 
 
@@ -759,6 +773,21 @@ def remove_library_kernels(prefixes: Sequence[str], *, settings: Settings | None
 def diagnose(settings: Settings | None = None) -> list[DoctorLine]:
     """What this machine has and lacks."""
     return list(doctor.diagnose(settings or load_settings()))
+
+
+def _refuse_if_searched(project: Path) -> None:
+    """Refuse to replace a project on which a run in the background works.
+
+    Raises:
+        UsageError: one does.
+    """
+    from kernelforge.supervisor.folder import runs_of
+
+    for folder in runs_of([project]):
+        if folder.status().live:
+            raise UsageError(
+                f"run {folder.id} works on {project}", hint=f"stop it first: kforge runs stop {folder.id} -p {project}"
+            )
 
 
 def _with_library(settings: Settings, wanted: bool) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from kernelforge.capture.recorder import record
 from kernelforge.cards.distill import distill
 from kernelforge.cards.serial import load_cards, save_cards
 from kernelforge.cards.types import OperatorCard
+from kernelforge.digest import decode_float
 from kernelforge.errors import ProjectError, SchemaTooNew
 
 
@@ -65,3 +67,22 @@ def test_a_folder_that_cannot_be_made_is_a_project_error(tmp_path: Path, cards: 
     (tmp_path / "file").write_text("")
     with pytest.raises(ProjectError, match="cannot be written"):
         save_cards(cards, tmp_path / "file" / "cards")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000, '{"schema": 1', '{"schema": 1, "card": []}', '{"schema": 1, "card": {"operator": 1}}',
+        '{"schema": 1, "card": null}', '{"schema": []}',
+    ],
+)  # fmt: skip
+def test_a_damaged_card_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "relu.json").write_text(text)
+    with pytest.raises(ProjectError, match=r"relu\.json"):
+        load_cards(tmp_path)
+
+
+@pytest.mark.parametrize("value", [{}, {"float": "much"}, 10**400, True, "1.0", None, []])
+def test_what_is_no_float_is_a_value_error(value: Any) -> None:
+    with pytest.raises(ValueError, match="float"):
+        decode_float(value)

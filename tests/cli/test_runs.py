@@ -155,6 +155,31 @@ def test_what_is_off_is_said_before_anything_starts(kforge: Any, site: Site) -> 
     assert not (site.path / "runs").exists()
 
 
+def test_a_project_with_a_live_run_is_not_replaced(kforge: Any, site: Site, tmp_path: Path) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import torch\nModel = torch.nn.ReLU\n"
+        "def get_inputs(): return [torch.ones(4)]\ndef get_init_inputs(): return []\n"
+    )
+    assert kforge("project", "pack", "tiny.kforge", "-o", "packed.anvil").code == 0
+    run = kforge("forge", "tiny.kforge", "--detach").stdout.strip()
+    until(lambda: site.trials >= 1)
+    for command in (
+        ("capture", str(model), "-o", "tiny.kforge", "--overwrite", "--device", "cpu"),
+        ("project", "unpack", "packed.anvil", "-o", "tiny.kforge", "--overwrite"),
+    ):
+        refused = kforge(*command)
+        assert refused.code == 2 and f"run {run} works on tiny.kforge" in refused.stderr
+        assert f"kforge runs stop {run}" in refused.stderr
+    assert kforge("runs", "cancel", run).code == 0
+    assert kforge("project", "unpack", "packed.anvil", "-o", "tiny.kforge", "--overwrite").code == 0
+
+
+def test_runs_of_what_is_no_project(kforge: Any, tmp_path: Path) -> None:
+    refused = kforge("runs", "ls", "-p", str(tmp_path / "nope.kforge"))
+    assert refused.code == 3 and "no project at" in refused.stderr
+
+
 def test_the_background_command_is_hidden_and_is_what_is_started(kforge: Any) -> None:
     assert control.worker_command()[-2:] == ("runs", "work")
     assert "work" not in [line.split()[0] for line in kforge("runs", "--help").stdout.splitlines() if line.strip()]

@@ -66,6 +66,22 @@ def test_unjudged_candidate_is_offered_again_once(make_node: MakeNode) -> None:
     assert [f.outcome for f in history([first, judged])] == ["worker_failure", "rejected"]
 
 
+def test_a_kernel_that_looks_slow_on_a_busy_machine_is_offered_again_once(
+    make_node: MakeNode, make_scored: MakeScored
+) -> None:
+    def timed(number: int, speedup: float, load: float) -> Node:
+        scored = make_scored(speedup)
+        measurement = replace(scored.measurement, environment={"foreign_cpu_share": str(load)})
+        return make_node(number, replace(scored, measurement=measurement), source="a")
+
+    busy, quiet = timed(1, 0.07, 0.6), timed(2, 1.26, 0.0)
+    assert history([busy]) == ()
+    assert len(history([busy, quiet])) == 2 and best_node([busy, quiet]) == quiet
+    assert len(history([busy, timed(2, 0.06, 0.6)])) == 2, "twice is enough"
+    assert len(history([timed(1, 0.07, 0.0)])) == 1, "it is just slow"
+    assert len(history([timed(1, 0.9, 0.6)])) == 1, "noise does not make this of a fast one"
+
+
 def test_parent_is_the_newest_node_of_the_candidate(make_node: MakeNode) -> None:
     nodes = [make_node(1, WRONG, source="a"), make_node(2, WRONG, source="a"), make_node(3, WRONG)]
     assert parent_node(nodes[0].candidate.id, nodes) == nodes[1].id

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from kernelforge.benchmark.clock import was_disturbed
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Scored
 from kernelforge.explain.outcome import explain
@@ -19,6 +20,8 @@ MIN_SPEEDUP_LOW = 1.02
 
 JUDGE_AGAIN = 2
 """A candidate that the judge could not judge is offered to it this often in all, then counts as tried."""
+DOUBTFUL = 0.5
+"""A kernel that is slower than this while others use the machine is offered to the judge again, as if it had failed."""
 
 
 def feedback_of(node: Node, record: VariantRecord | None = None) -> Feedback:
@@ -36,9 +39,22 @@ def history(nodes: Sequence[Node]) -> tuple[Feedback, ...]:
 
 def told(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes of `history`."""
-    failures = Counter(n.candidate_id for n in nodes if n.kind == "worker_failure")
-    judged = {n.candidate_id for n in nodes if n.kind != "worker_failure"}
-    return tuple(n for n in nodes if n.candidate_id in judged or failures[n.candidate_id] >= JUDGE_AGAIN)
+    doubtful = {n.id for n in nodes if _is_doubtful(n)}
+    tries = Counter(n.candidate_id for n in nodes if n.id in doubtful)
+    sure = {n.candidate_id for n in nodes if n.id not in doubtful}
+    return tuple(n for n in nodes if n.candidate_id in sure or tries[n.candidate_id] >= JUDGE_AGAIN)
+
+
+def _is_doubtful(node: Node) -> bool:
+    """The judge failed; or a kernel looks very slow in a measurement that others disturbed."""
+    if node.kind != "accepted":
+        return node.kind == "worker_failure"
+    speedup = node.summary.speedup
+    # Only of such a one the whole outcome is read.
+    if speedup is None or speedup >= DOUBTFUL:
+        return False
+    outcome = node.outcome
+    return isinstance(outcome, Scored) and was_disturbed(outcome.measurement)
 
 
 class Standing:

@@ -88,15 +88,7 @@ class Project:
             NotFound: there is no project. SchemaTooNew: a newer kernelforge wrote it.
             ProjectError: damaged, or not writable.
         """
-        try:
-            exists, is_project = path.exists(), (path / DATABASE).exists()
-        except OSError as error:
-            raise ProjectError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
-        if not exists:
-            raise NotFound(f"no project at {path}", hint=f"capture a model first: {_capture_command(path)}")
-        if not is_project:
-            hint = "name the folder of a project" if path.is_file() else _capture_command(path)
-            raise NotFound(f"{path} is no project: it has no {DATABASE}", hint=hint)
+        require_project(path)
         engine, row = open_database(path / DATABASE)
         return Project(path, engine, model=row.model, device=row.device, created=row.created)
 
@@ -340,6 +332,23 @@ class Project:
                 f"{artifact.path} is not the binary that was judged", hint="clear the build cache and run again"
             )
         return stored
+
+
+def require_project(path: Path) -> None:
+    """Check that a project is there; it is not opened.
+
+    Raises:
+        NotFound: there is none. ProjectError: the folder cannot be read.
+    """
+    try:
+        exists, is_project = path.exists(), (path / DATABASE).exists()
+    except OSError as error:
+        raise ProjectError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from error
+    if not exists:
+        raise NotFound(f"no project at {path}", hint=f"capture a model first: {_capture_command(path)}")
+    if not is_project:
+        hint = "name the folder of a project" if path.is_file() else _capture_command(path)
+        raise NotFound(f"{path} is no project: it has no {DATABASE}", hint=hint)
 
 
 def _capture_command(path: Path) -> str:
