@@ -1,0 +1,158 @@
+// few rows: eight lanes a column, so that a warp has four columns under way; many rows as before
+namespace {
+typedef __nv_bfloat16 bf16;
+
+__device__ __forceinline__ float dot8(uint4 a, uint4 b, float sum) {
+  const unsigned x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum = fmaf(__uint_as_float(x[i] << 16), __uint_as_float(y[i] << 16), sum);
+    sum = fmaf(__uint_as_float(x[i] & 0xffff0000u), __uint_as_float(y[i] & 0xffff0000u), sum);
+  }
+  return sum;
+}
+
+// One row of input; `vectors` is n1 / 8. Eight lanes make one column.
+__global__ void __launch_bounds__(128) one_row(const uint4* __restrict__ x, const uint4* __restrict__ w,
+                                               bf16* __restrict__ out, int vectors, int columns) {
+  const int lane = threadIdx.x & 7;
+  const int stride = gridDim.x * 16;
+  for (int column = blockIdx.x * 16 + (threadIdx.x >> 3); column < columns; column += stride) {
+    const uint4* row = w + (size_t)column * vectors;
+    float s0 = 0.f, s1 = 0.f;
+    int i = lane;
+    for (; i + 56 < vectors; i += 64) {
+      uint4 q[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) q[k] = __ldcs(row + i + 8 * k);
+#pragma unroll
+      for (int k = 0; k < 8; k += 2) {
+        s0 = dot8(q[k], __ldg(x + i + 8 * k), s0);
+        s1 = dot8(q[k + 1], __ldg(x + i + 8 * k + 8), s1);
+      }
+    }
+    for (; i < vectors; i += 8) s0 = dot8(__ldcs(row + i), __ldg(x + i), s0);
+    float sum = s0 + s1;
+    const unsigned mask = 0xffu << (threadIdx.x & 24);
+    for (int o = 4; o; o >>= 1) sum += __shfl_xor_sync(mask, sum, o);
+    if (lane == 0) out[column] = __float2bfloat16(sum);
+  }
+}
+
+// Any size and alignment: a warp an output.
+__global__ void __launch_bounds__(128) any(const bf16* __restrict__ x, const bf16* __restrict__ w,
+                                           bf16* __restrict__ out, int n1, int n2, long long outputs) {
+  const int lane = threadIdx.x & 31;
+  for (long long o = blockIdx.x * 4ll + (threadIdx.x >> 5); o < outputs; o += gridDim.x * 4ll) {
+    const bf16* a = x + (o / n2) * n1;
+    const bf16* b = w + (o % n2) * n1;
+    float sum = 0.f;
+    for (int i = lane; i < n1; i += 32) sum = fmaf(__bfloat162float(a[i]), __bfloat162float(b[i]), sum);
+    for (int k = 16; k; k >>= 1) sum += __shfl_xor_sync(~0u, sum, k);
+    if (lane == 0) out[o] = __float2bfloat16(sum);
+  }
+}
+
+constexpr int BM = 64, BN = 64, BK = 64, STAGES = 3, PITCH = BK + 8;
+
+__device__ __forceinline__ void copy16(void* shared, const void* global, bool inside) {
+  const unsigned to = (unsigned)__cvta_generic_to_shared(shared);
+  const int bytes = inside ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes));
+}
+
+__device__ __forceinline__ void fragment(unsigned* r, const bf16* shared) {
+  const unsigned from = (unsigned)__cvta_generic_to_shared(shared);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from));
+}
+
+__global__ void __launch_bounds__(128) tiles(const bf16* __restrict__ x, const bf16* __restrict__ w,
+                                             bf16* __restrict__ out, int n0, int n1, int n2) {
+  extern __shared__ __align__(16) bf16 memory[];
+  bf16* as = memory;
+  bf16* bs = memory + STAGES * BM * PITCH;
+  const int row0 = blockIdx.y * BM, column0 = blockIdx.x * BN;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int wm = (warp & 1) * 32, wn = (warp >> 1) * 32;
+  const int steps = (n1 + BK - 1) / BK;
+
+  auto load = [&](int step, int stage) {
+    const int k0 = step * BK;
+#pragma unroll
+    for (int i = 0; i < BM * BK / 8 / 128; ++i) {
+      const int c = i * 128 + threadIdx.x, r = c / (BK / 8), k = (c % (BK / 8)) * 8;
+      const bool in_a = row0 + r < n0 && k0 + k < n1;
+      copy16(as + stage * BM * PITCH + r * PITCH + k, in_a ? x + (size_t)(row0 + r) * n1 + k0 + k : x, in_a);
+      const bool in_b = column0 + r < n2 && k0 + k < n1;
+      copy16(bs + stage * BN * PITCH + r * PITCH + k, in_b ? w + (size_t)(column0 + r) * n1 + k0 + k : w, in_b);
+    }
+  };
+
+  float sum[2][4][4] = {};
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) {
+    if (s < steps) load(s, s);
+    asm volatile("cp.async.commit_group;");
+  }
+  for (int step = 0; step < steps; ++step) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
+    __syncthreads();
+    if (step + STAGES - 1 < steps) load(step + STAGES - 1, (step + STAGES - 1) % STAGES);
+    asm volatile("cp.async.commit_group;");
+    const bf16* a = as + (step % STAGES) * BM * PITCH;
+    const bf16* b = bs + (step % STAGES) * BN * PITCH;
+#pragma unroll
+    for (int k = 0; k < BK; k += 16) {
+      unsigned ra[2][4], rb[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        fragment(ra[i], a + (wm + i * 16 + (lane & 15)) * PITCH + k + (lane >> 4) * 8);
+        fragment(rb[i], b + (wn + i * 16 + (lane & 7) + ((lane >> 4) << 3)) * PITCH + k + ((lane >> 3) & 1) * 8);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const unsigned b0 = rb[j >> 1][(j & 1) * 2], b1 = rb[j >> 1][(j & 1) * 2 + 1];
+          asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                       : "+f"(sum[i][j][0]), "+f"(sum[i][j][1]), "+f"(sum[i][j][2]), "+f"(sum[i][j][3])
+                       : "r"(ra[i][0]), "r"(ra[i][1]), "r"(ra[i][2]), "r"(ra[i][3]), "r"(b0), "r"(b1));
+        }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int column = column0 + wn + j * 8 + (lane & 3) * 2;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row0 + wm + i * 16 + (lane >> 2) + h * 8;
+        if (row < n0 && column < n2)
+          *reinterpret_cast<__nv_bfloat162*>(out + (size_t)row * n2 + column) =
+              __floats2bfloat162_rn(sum[i][j][2 * h], sum[i][j][2 * h + 1]);
+      }
+    }
+}
+}  // namespace
+
+extern "C" int launch(const __nv_bfloat16* input, const __nv_bfloat16* weight, int64_t n0, int64_t n1, int64_t n2,
+                      __nv_bfloat16* out, void* workspace, cudaStream_t stream) {
+  const bool aligned = n1 % 8 == 0 && ((reinterpret_cast<uintptr_t>(input) | reinterpret_cast<uintptr_t>(weight)) & 15) == 0 &&
+                       (reinterpret_cast<uintptr_t>(out) & 3) == 0;
+  if (aligned && n0 == 1) {
+    const int blocks = (int)std::min<int64_t>((n2 + 15) / 16, 132 * 16);
+    one_row<<<blocks, 128, 0, stream>>>(reinterpret_cast<const uint4*>(input), reinterpret_cast<const uint4*>(weight), out,
+                                        (int)(n1 / 8), (int)n2);
+  } else if (aligned) {
+    constexpr int bytes = STAGES * (BM + BN) * PITCH * 2;
+    cudaFuncSetAttribute(tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    tiles<<<dim3((unsigned)((n2 + BN - 1) / BN), (unsigned)((n0 + BM - 1) / BM)), 128, bytes, stream>>>(
+        input, weight, out, (int)n0, (int)n1, (int)n2);
+  } else {
+    const int64_t outputs = n0 * n2;
+    any<<<(unsigned)std::min<int64_t>((outputs + 3) / 4, 132 * 64), 128, 0, stream>>>(input, weight, out, (int)n1, (int)n2, outputs);
+  }
+  return cudaGetLastError();
+}
