@@ -163,6 +163,7 @@ def test_a_kernel_that_the_judge_rejects_where_it_was_certified_is_removed(
 
     judged("int wrong;", WorkerFailure(detail="the machine was busy"))
     judged("int wrong;", wrong, generator="template")
+    judged("int wrong;", replace(wrong, reason=RejectReason.TIMEOUT))
     assert len(library.kernels()) == 3
     judged("int wrong; // again", wrong)
     left = {(k.source, k.origin == elsewhere) for k in library.kernels()}

@@ -230,6 +230,9 @@ def test_candidates_close_to_the_best_are_timed_again_and_the_fastest_then_comes
     exported, judge = run_export(PASSED, final={"// 1": 1.4, "// 2": 1.3, "// 3": 1.6})
     assert judge.finals == [["// 1", "// 2", "// 3"]]
     assert judge.sources == ["// 3"] and exported.report.entries == 1
+    assert [*exported.nodes.values()] == [f"{3:064d}"], (
+        "the decision is on what was packaged, not on the search's first"
+    )
 
 
 def test_one_that_is_wrong_in_the_final_is_a_rejected_trial(

@@ -82,6 +82,15 @@ def test_what_an_export_decided_is_said_until_there_is_a_better_node(project: Pr
     assert only_row(project).decision == "use"
 
 
+def test_what_an_export_decided_is_shown_of_the_node_that_it_is_about(project: Project) -> None:
+    first, second = append(project, 2.0), append(project, 1.9)
+    text = used_decision(Interval(median=1.8, low=1.7, high=1.9), 0)
+    project.record_decisions({VARIANT.id: text}, {VARIANT.id: second.id})
+    row = only_row(project)
+    assert (row.decision, row.speedup) == (text, 1.9), "the finals may choose another one than the search"
+    assert first.number == 1
+
+
 def test_eager_in_the_model_is_the_captured_time_also_after_a_trial(project: Project) -> None:
     before = only_row(project)
     append(project, 2.0)

@@ -531,6 +531,23 @@ def test_one_idea_of_two_proposers_is_one_trial(bench: Bench, store: MemoryStore
     assert _sources(store, bench.records[0]) == [f"k_ {i}" for i in range(4)]
 
 
+def test_a_trial_that_another_finished_meanwhile_is_not_counted(
+    bench: Bench, store: MemoryStore, make_scored: MakeScored
+) -> None:
+    bench.records = bench.records[:1]
+
+    def while_judging(candidate: Candidate) -> Scored:
+        scored = make_scored(1.3)
+        if candidate.source == "k_ 0":
+            (order,) = (o for o in store.orders() if o.candidate is not None and o.candidate.id == candidate.id)
+            store.finish(order.id, Trial(candidate=candidate, outcome=scored, started=-1.0, seconds=1.0))
+        return scored
+
+    bench.judge = FakeJudge(while_judging)
+    summary = bench.run(trials=3)
+    assert summary.trials == 3 and len(store.stored) == 4, "the other's trial is none of this search"
+
+
 def test_a_trial_whose_lease_another_took_is_left_alone(bench: Bench, store: MemoryStore) -> None:
     bench.records = bench.records[:1]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from kernelforge.errors import UsageError
 from kernelforge.generate.types import Candidate
 from kernelforge.search.events import SearchProgress
 from kernelforge.search.types import Budget, StopReason
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +43,13 @@ def charged(cost: Cost, candidate: Candidate, budget: Budget) -> Cost:
             )
     return Cost(
         proposals=cost.proposals + 1,
-        tokens=None if tokens is None or cost.tokens is None else cost.tokens + tokens,
-        usd=None if usd is None or cost.usd is None else cost.usd + usd,
-    )
+        tokens=added(cost.tokens, tokens), usd=added(cost.usd, usd),
+    )  # fmt: skip
+
+
+def added(spent: Number | None, more: Number | None) -> Number | None:
+    """None if either is unknown: that is not 0."""
+    return None if spent is None or more is None else spent + more
 
 
 def candidate_tokens(candidate: Candidate) -> int | None:

@@ -60,7 +60,6 @@ class SearchOptions:
         clock: monotonic seconds.
         strategy: picks the node of a variant's tree that the next proposal revises; the scheduler picks the variant.
         seed: of the strategy.
-        target: facts of the device, for the requests.
         should_pause: asked between trials; while it says so nothing begins, and what was prepared is anyone's. The time
             counts for no limit.
     """
@@ -73,7 +72,6 @@ class SearchOptions:
     clock: Callable[[], float] = time.monotonic
     strategy: Strategy = field(default_factory=lambda: get_strategy("autotune"))
     seed: int = 0
-    target: Sequence[str] = ()
     should_pause: Callable[[], bool] = _never
 
 
@@ -398,7 +396,7 @@ class _Search:
     def _request(self, track: Track, order: Order) -> Request:
         return request_for(
             track, order, backend=self.backend.name, prelude=self.prelude(track.record.variant),
-            brief=self.backend.brief(), target=self.options.target, pending=self.study.pending(order.variant_id),
+            brief=self.backend.brief(), pending=self.study.pending(order.variant_id),
         )  # fmt: skip
 
     def _build(self, candidate: Candidate, variant: Variant) -> tuple[Artifact | BuildFailure, float, float]:

@@ -8,7 +8,7 @@ of it is stored: whoever dies loses at most the trial it was making, and another
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 from kernelforge.evaluate.types import Trial
@@ -16,6 +16,7 @@ from kernelforge.generate.types import Candidate
 from kernelforge.search.types import Node, NodeStore
 
 OrderState: TypeAlias = Literal["waiting", "asked", "delivered", "judging", "done", "failed"]
+ENQUEUED = "put in by hand"
 OPEN: tuple[OrderState, ...] = ("waiting", "asked", "delivered", "judging")
 
 
@@ -28,7 +29,8 @@ class Order:
         reason: why this parent, of the strategy.
         owner: who works on it now (see `search.owners.owner_of_this_process`), or "".
         created, expires: POSIX seconds; after `expires` the owner is given up, but a late delivery is never refused.
-        candidate: what was delivered. detail: why it failed, or "". node: id of its node once it is done.
+        candidate: what was delivered. node: id of its node once it is done.
+        detail: why it failed; `ENQUEUED` while one is asked that was put in by hand.
     """
 
     id: str
@@ -42,6 +44,16 @@ class Order:
     candidate: Candidate | None = None
     detail: str = ""
     node: str = ""
+
+
+def abandoned(order: Order, reason: str) -> Order:
+    """An order whose proposer will not deliver: closed, or waiting for another one if it was put in by hand.
+
+    If it is delivered after all, the candidate is taken.
+    """
+    if order.detail == ENQUEUED:
+        return replace(order, state="waiting", owner="", detail="")
+    return replace(order, state="failed", owner="", detail=reason)
 
 
 class OrderStore(NodeStore, Protocol):

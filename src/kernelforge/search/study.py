@@ -22,7 +22,7 @@ from kernelforge.evaluate.types import Trial
 from kernelforge.generate.types import Candidate, Exhausted, Feedback
 from kernelforge.search.duplicates import normalised
 from kernelforge.search.lineage import feedback_of, parent_node, told
-from kernelforge.search.orders import OPEN, Order, OrderState, OrderStore
+from kernelforge.search.orders import ENQUEUED, OPEN, Order, OrderState, OrderStore, abandoned
 from kernelforge.search.owners import is_gone, owner_of_this_process
 from kernelforge.search.scheduler import GrowingState, Policy, VariantState, next_variant, park_reason
 from kernelforge.search.tree import GrowingView, TreeView
@@ -31,7 +31,6 @@ from kernelforge.search.types import Node, Strategy
 ASK_LEASE_S = 3600.0
 JUDGE_LEASE_S = 3600.0
 """Longer than any judgement and its wait for the device: a dead owner on this host is known without it."""
-ENQUEUED = "put in by hand"
 KNOWN_TEXT = "this text, comments and spaces aside, was proposed before"
 WAITING = "waiting for trials in flight"
 
@@ -139,15 +138,10 @@ class Study:
         return tuple(o for o in changed if o.state == "asked")
 
     def _abandoned(self, orders: Sequence[Order]) -> list[Order]:
-        """Orders whose proposer will not deliver, closed; those that were put in by hand wait for another one.
-
-        If it does deliver after all, the candidate is taken.
-        """
+        """What becomes of the orders whose proposer will not deliver."""
         now = self._clock()
         return [
-            replace(o, state="waiting", owner="", detail="")
-            if o.detail == ENQUEUED
-            else replace(o, state="failed", owner="", detail="its proposer ended or let the lease run out")
+            abandoned(o, "its proposer ended or let the lease run out")
             for o in orders
             if o.state == "asked" and not self._is_held(o, now)
         ]

@@ -16,27 +16,30 @@ from kernelforge.store.models import OrderRow
 from kernelforge.store.serial import candidate_from_json, candidate_to_json, parse_json
 
 logger = logging.getLogger(__name__)
-_told: set[str] = set()  # orders are read at every step of a search: each damaged one is told of once
 
 
-def open_orders(session: Session) -> tuple[Order, ...]:
-    """Oldest first, without damaged ones: those must not keep anybody from the others."""
+def open_orders(session: Session, warned: set[str]) -> tuple[Order, ...]:
+    """Oldest first, without damaged ones: those must not keep anybody from the others.
+
+    Args:
+        warned: ids of the damaged ones that were told of; more are added. Orders are read at every step of a search.
+    """
     query = select(OrderRow).where(OrderRow.state.in_(OPEN)).order_by(OrderRow.created, OrderRow.id)
-    return tuple(_readable(session.scalars(query)))
+    return tuple(_readable(session.scalars(query), warned))
 
 
-def all_orders(session: Session) -> tuple[Order, ...]:
-    """Oldest first, without damaged ones."""
-    return tuple(_readable(session.scalars(select(OrderRow).order_by(OrderRow.created, OrderRow.id))))
+def all_orders(session: Session, warned: set[str]) -> tuple[Order, ...]:
+    """Oldest first, without damaged ones. warned: as of `open_orders`."""
+    return tuple(_readable(session.scalars(select(OrderRow).order_by(OrderRow.created, OrderRow.id)), warned))
 
 
-def _readable(rows: Iterable[OrderRow]) -> Iterator[Order]:
+def _readable(rows: Iterable[OrderRow], warned: set[str]) -> Iterator[Order]:
     for row in rows:
         try:
             yield order_of_row(row)
         except ProjectError as error:
-            if row.id not in _told:
-                _told.add(row.id)
+            if row.id not in warned:
+                warned.add(row.id)
                 logger.warning("order %s is left out: %s", row.id, error.message)
 
 

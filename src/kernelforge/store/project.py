@@ -50,6 +50,7 @@ class Project:
         self.device = device
         self.created = created
         self._engine = engine
+        self._warned: set[str] = set()
         self._cards: tuple[OperatorCard, ...] | None = None
 
     @staticmethod
@@ -180,7 +181,7 @@ class Project:
             ProjectError: the file is damaged.
         """
         with reading(self._engine) as session:
-            return all_orders(session) if closed else open_orders(session)
+            return all_orders(session, self._warned) if closed else open_orders(session, self._warned)
 
     def order(self, order_id: str) -> Order:
         """A work order in whatever state, by its id or a prefix of it that only it has.
@@ -198,7 +199,7 @@ class Project:
             ProjectError: the project cannot be written. UsageError: a candidate is none that can be read again.
         """
         with writing(self._engine) as session:
-            changed = tuple(decide(open_orders(session)))
+            changed = tuple(decide(open_orders(session, self._warned)))
             for order in changed:
                 store_order(session, order)
             return changed

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from kernelforge.errors import ProjectError, UsageError
 from kernelforge.executors.detached import kill_family, spawn_detached
-from kernelforge.search.orders import Order
+from kernelforge.search.orders import Order, abandoned
 from kernelforge.search.owners import host_of, is_here, owner_of, pid_of
 from kernelforge.store.project import Project
 from kernelforge.supervisor.folder import RunFolder
@@ -198,7 +198,7 @@ def _free_orders(project: Project, owners: set[str]) -> None:
         return [
             replace(o, state="delivered", owner="", expires=0.0)
             if o.candidate is not None
-            else replace(o, state="failed", owner="", detail="its proposer was cancelled")
+            else abandoned(o, "its proposer was cancelled")
             for o in theirs
         ]
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from kernelforge.errors import NotFound
-from kernelforge.search.allowance import candidate_tokens
+from kernelforge.search.allowance import added, candidate_tokens
 from kernelforge.search.orders import Order
 from kernelforge.supervisor.types import WorkerState
-
-Number = TypeVar("Number", int, float)
 
 
 def settled(worker: WorkerState, order_of: Callable[[str], Order]) -> WorkerState:
@@ -36,8 +33,3 @@ def settled(worker: WorkerState, order_of: Callable[[str], Order]) -> WorkerStat
         elif order.state == "asked" and order.owner == worker.owner:
             unsettled.append(order_id)
     return replace(worker, tokens=tokens, usd=usd, unsettled=tuple(unsettled))
-
-
-def added(spent: Number | None, more: Number | None) -> Number | None:
-    """None if either is unknown: that is not 0."""
-    return None if spent is None or more is None else spent + more

@@ -14,13 +14,14 @@ from typing import Protocol
 from filelock import Timeout
 
 from kernelforge.errors import ForgeError, UsageError
+from kernelforge.search.allowance import added
 from kernelforge.search.events import Event, PhaseChanged, SearchProgress, TrialFinished
 from kernelforge.search.owners import owner_of_this_process
 from kernelforge.search.types import Budget, SearchSummary
 from kernelforge.store.project import Project
 from kernelforge.supervisor.feed import FeedWriter
 from kernelforge.supervisor.folder import HEARTBEAT_S, RunFolder
-from kernelforge.supervisor.spending import added, settled
+from kernelforge.supervisor.spending import settled
 from kernelforge.supervisor.types import Run, Stage, WorkerState
 
 logger = logging.getLogger(__name__)
