@@ -56,6 +56,9 @@ class MemoryStore:
         return changed
 
     def finish(self, order_id: str, trial: Trial, *, parent: str = "") -> Node:
+        done = self.order(order_id).node
+        if done:
+            return next(n for n in self.stored if n.id == done)
         node = self.append(trial, parent=parent)
         self.kept[order_id] = replace(self.order(order_id), state="done", node=node.id, owner="")
         return node
