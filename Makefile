@@ -4,12 +4,14 @@
 #   test    check, then all tests; TEST_ARGS="tests/cli -k help" and the like
 #   adversarial   every hostile and honest source of tests/adversarial, REPEATS=100 times; continues where it stopped
 #   memcheck   every proposal of the template generator under the sanitizers, some minutes
-#   kill-test   searches killed 200 times at random moments, some minutes; KILLS=20 and the like
+#   kill-test   searches killed 200 times at random moments, with and without a language model; KILLS=20 and the like
+#   real-llm   ten iterations of a real language model on one variant, at most 5 dollars: MODEL=PROVIDER/NAME, its key
+#              in the environment; the search is recorded in build/real-llm
 #   check   formatting, lint, types, import directions, sizes of modules
 #   docs    regenerate docs/cli.md
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test adversarial memcheck kill-test check format docs clean
+.PHONY: help setup demo test adversarial memcheck kill-test real-llm check format docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +19,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c const
 INPUTS := pyproject.toml constraints.txt
 COMMA := ,
 # Without nvcc on the system, tests that compile CUDA use the one from its wheels.
-EXTRAS := dev,transformers$(if $(shell command -v nvcc),,$(COMMA)cuda)
+EXTRAS := dev,llm,transformers,mcp$(if $(shell command -v nvcc),,$(COMMA)cuda)
 
 # The first interpreter that is new enough and can make environments; override with `make setup PYTHON=...`.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
@@ -62,7 +64,19 @@ memcheck: setup
 # Searches in processes of their own, with fakes for compiler and judge.
 KILLS ?= 200
 kill-test: setup
-	KFORGE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/supervisor/test_kills.py
+	KFORGE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/supervisor/test_kills.py tests/supervisor/test_kills_of_calls.py
+
+# The only target that costs money. What is found is no record of ours before somebody has looked at it.
+REAL_LLM := build/real-llm
+OPERATOR ?= layer_norm
+real-llm: setup
+	@test -n "$(MODEL)" || { echo "which model? make real-llm MODEL=PROVIDER/NAME (docs/llm.md)" >&2; exit 2; }
+	@mkdir -p $(REAL_LLM)
+	$(BIN)/kforge capture examples/models/tiny_mlp.py -o $(REAL_LLM)/tiny_mlp.kforge --overwrite
+	$(BIN)/kforge forge $(REAL_LLM)/tiny_mlp.kforge $(OPERATOR) --generator llm:$(MODEL) --trials 10 --budget-usd 5 \
+		--no-library --policy uniform --record $(REAL_LLM)/$$(date +%Y%m%d-%H%M%S).jsonl
+	$(BIN)/kforge tree $(OPERATOR) --project $(REAL_LLM)/tiny_mlp.kforge
+	$(BIN)/kforge cost $(REAL_LLM)/tiny_mlp.kforge --by step
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -44,6 +44,7 @@ class EagerAsCandidate:
     """A second eager worker with the methods of a runner's session that timing uses."""
 
     death = None
+    in_torch = False
 
     def __init__(self, worker: EagerWorker, variant: Variant) -> None:
         self._worker, self._variant = worker, variant

@@ -35,6 +35,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(problem)
 
 
+@pytest.fixture(scope="session")
+def torch_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A build cache for sources of the torch ABI, which take half a minute each: all tests share it."""
+    return tmp_path_factory.mktemp("torch-cache")
+
+
 @cache
 def _gpu_usable() -> bool:
     import torch

@@ -8,6 +8,7 @@ from typing import cast
 
 from kernelforge.audit.elf import ElfError, read_shared_object
 from kernelforge.audit.symbols import audit_binary
+from kernelforge.audit.types import TORCH_TIER, AuditKind
 from kernelforge.build.backends import get_backend
 from kernelforge.build.backends.cuda import find_nvcc
 from kernelforge.build.types import Artifact, BuildFailure
@@ -66,6 +67,8 @@ def audit_node(project: Project, name: str, *, variant: str = "", settings: Sett
             node=node.id, number=node.number, variant=node.variant_id, variant_label=record.variant.label,
             outcome=cast(OutcomeWord, row.outcome), reason=row.reason, detail=row.detail,
         )  # fmt: skip
+    if scored.audit.kind is AuditKind.TORCH:
+        return _of_torch(record, node, scored)
     path = project.binary(scored.artifact.digest)
     again = audit_binary(path, device=project.device)
     needed, undefined = _asked_for(path)
@@ -88,6 +91,16 @@ def audit_node(project: Project, name: str, *, variant: str = "", settings: Sett
         kernel_source=contents.kernel_source if project.device == "cuda" else "",
         launched=launched.kernels, launched_source=launched.unavailable or ("by ncu" if launched.kernels else ""),
         ablation=ablation,
+    )  # fmt: skip
+
+
+def _of_torch(record: VariantRecord, node: Node, scored: Scored) -> AuditReport:
+    """With torch in the process, nothing of what is looked at tells who does the work."""
+    return AuditReport(
+        node=node.id, number=node.number, variant=node.variant_id, variant_label=record.variant.label,
+        outcome="accepted", label=str(scored.audit.kind), evidence=scored.audit.evidence,
+        label_now=str(scored.audit.kind), evidence_now=scored.audit.evidence, binary=scored.artifact.digest,
+        ablation=AblationRow(status="unavailable", detail=TORCH_TIER),
     )  # fmt: skip
 
 

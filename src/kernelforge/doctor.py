@@ -8,6 +8,7 @@ against a machine that is not there.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from kernelforge.errors import EnvironmentMissing
+from kernelforge.errors import EnvironmentMissing, ForgeError
 from kernelforge.report.rows import DoctorLine
 from kernelforge.report.units import format_bytes
-from kernelforge.settings import Settings
+from kernelforge.settings import Settings, secret
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -70,6 +71,7 @@ def diagnose(settings: Settings, *, tools: Tools | None = None) -> list[DoctorLi
         check_fence(tools, root=os.geteuid() == 0),
         check_nvcc(settings, tools, gpu_present=bool(gpu)),
         *check_cache(settings.cache_dir),
+        check_language_models(settings),
         *check_gpus(gpu, tools),
         check_sanitizer(settings, gpu_present=bool(gpu)),
         check_profiler(tools, gpu_present=bool(gpu)),
@@ -167,6 +169,24 @@ def check_nvcc(settings: Settings, tools: Tools, *, gpu_present: bool) -> Doctor
     if not release:
         return _line("nvcc", "warn", f"{path} does not run", "reinstall the CUDA toolkit, or set KFORGE_NVCC")
     return _line("nvcc", "ok", f"{path}: {release}")
+
+
+def check_language_models(settings: Settings) -> DoctorLine:
+    """Which providers of language models have a key. Shows no part of one."""
+    from kernelforge.generate.llm.config import key_variables
+
+    name = "language models"
+    if importlib.util.find_spec("pydantic_ai") is None:
+        return _line(name, "ok", "not installed; only --generator llm:PROVIDER/MODEL needs kernelforge[llm]")
+    try:
+        variables = key_variables(settings)
+    except ForgeError as error:
+        return _line(name, "warn", error.message, error.hint)
+    words = []
+    for provider, variable in sorted(variables.items()):
+        state = f"{variable} is {'set' if secret(variable) else 'not set'}" if variable else "needs no key"
+        words.append(f"{provider}: {state}")
+    return _line(name, "ok", "; ".join(words))
 
 
 def check_cache(folder: Path) -> list[DoctorLine]:

@@ -9,6 +9,7 @@ ForgeError                      exit code 1
 |-- PackageError                3   a .cast is corrupt, truncated, edited or cannot be written
 |-- EnvironmentMissing          6   no GPU, no compiler, no optional dependency
 |-- DeviceBusy                  75  the device's timing slot could not be had
+|-- Stopped                     130 whoever asked for it wants it no more
 `-- HarnessError                1   a fault of the judge itself, never charged to a candidate
 """
 
@@ -85,6 +86,12 @@ class DeviceBusy(ForgeError):
     """The exclusive timing slot of a device could not be had in time."""
 
     exit_code = 75
+
+
+class Stopped(ForgeError):
+    """Whoever asked for it wants it no more; what was finished is kept."""
+
+    exit_code = 130
 
 
 class HarnessError(ForgeError):

@@ -33,9 +33,12 @@ if TYPE_CHECKING:
     from kernelforge.capture.models import ModelOptions
     from kernelforge.capturing import Shapes
     from kernelforge.optimized import OptimizedModel
-    from kernelforge.report.asking import AskReport, TellReport
+    from kernelforge.report.asking import AskReport, NextOrder, StatusReport, TellReport, VerdictReport, WorkOrder
+    from kernelforge.report.costs import CostKey, CostReport
     from kernelforge.report.logs import LogPhase, LogReport
     from kernelforge.report.plan import PlanReport
+    from kernelforge.report.profiles import ProfileReport
+    from kernelforge.report.replay import ReplayReport
     from kernelforge.report.runs import RunRow
     from kernelforge.report.trees import DiffReport, TreeReport
     from kernelforge.running import Followed
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from kernelforge.search.types import SearchSummary
     from kernelforge.store.project import Project
     from kernelforge.supervisor.types import Run
+    from kernelforge.telling import Opener
 
 OnEvent = Callable[["Event | str"], None]
 ShouldStop = Callable[[], bool]
@@ -189,7 +193,8 @@ def show_trial(project: Path, prefix: str, trial: str) -> TrialReport:
 
     opened = Project.open(project)
     record = opened.record(prefix)
-    return trial_report(find_node(record, opened.nodes(record.variant.id), trial), record)
+    node = find_node(record, opened.nodes(record.variant.id), trial)
+    return trial_report(node, record, opened.profile_of(node))
 
 
 def variant_tree(project: Path, prefix: str) -> TreeReport:
@@ -210,12 +215,14 @@ def diff_trials(project: Path, prefix: str, node: str, other: str = "") -> DiffR
     """What a trial's source changes in that of another.
 
     Args:
-        node, other: a trial's number, or a unique prefix of its node's id. Without `other` the one that it revises.
+        node, other: a trial's number, or a unique prefix of its node's id. Without `other` the one that it mends or
+            revises.
 
     Raises:
         NotFound: no such variant or trial.
     """
     from kernelforge.report.trees import diff_report
+    from kernelforge.search.lineage import attempts_at
     from kernelforge.search.winners import find_node
     from kernelforge.store.project import Project
 
@@ -223,7 +230,8 @@ def diff_trials(project: Path, prefix: str, node: str, other: str = "") -> DiffR
     record = opened.record(prefix)
     nodes = opened.nodes(record.variant.id)
     new = find_node(record, nodes, node)
-    old = find_node(record, nodes, other) if other else next((n for n in nodes if n.id == new.parent), None)
+    before = attempts_at(new, nodes)[:-1] or [n for n in nodes if n.id == new.parent]
+    old = find_node(record, nodes, other) if other else next(iter(reversed(before)), None)
     return diff_report(record, old, new)
 
 
@@ -242,8 +250,35 @@ def trial_log(project: Path, prefix: str, trial: str, *, phase: LogPhase | None 
 
     opened = Project.open(project)
     record = opened.record(prefix)
-    nodes = opened.nodes(record.variant.id)
-    return log_report(record, nodes, find_node(record, nodes, trial), opened.orders(closed=True), phase=phase)
+    nodes, orders = opened.nodes(record.variant.id), opened.orders(closed=True)
+    node = find_node(record, nodes, trial)
+    calls = [call for order in orders if order.node == node.id for call in opened.calls(order=order.id)]
+    return log_report(record, nodes, node, orders, calls=calls, phase=phase)
+
+
+def replay_recording(file: Path) -> ReplayReport:
+    """Run a recorded search again, without its language model, and compare.
+
+    Raises:
+        NotFound: no such file. ProjectError: it is damaged. ReplayDiffers: something is not as it was recorded.
+    """
+    from kernelforge.replaying import replay_file
+
+    return replay_file(file)
+
+
+def show_cost(project: Path, *, by: CostKey = "run") -> CostReport:
+    """What language models cost, by operator, model, run or step.
+
+    Raises:
+        NotFound: no such project. ProjectError: a call is damaged.
+    """
+    from kernelforge.report.costs import cost_report
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    operators = {r.variant.id: card.operator for card in opened.cards() for r in card.variants}
+    return cost_report(opened.calls(), operators, by=by)
 
 
 def pack_project(project: Path, output: Path, *, examples: bool = False) -> TransferReport:
@@ -302,6 +337,32 @@ def audit_node(project: Path, node: str, *, variant: str = "", settings: Setting
     return audit(Project.open(project), node, variant=variant, settings=settings or load_settings())
 
 
+def profile_trials(
+    project: Path,
+    prefix: str,
+    trials: Sequence[str] = (),
+    *,
+    again: bool = False,
+    on_event: OnEvent = _ignore,
+    settings: Settings | None = None,
+) -> ProfileReport:
+    """What limits stored kernels, by the GPU's profiler; that there is none is told and no error.
+
+    Args:
+        trials: numbers, or unique prefixes of their nodes' ids; by default the best one.
+        again: measure also what is known.
+
+    Raises:
+        NotFound: no such variant or trial, or none is accepted. ProjectError: a stored binary is damaged.
+    """
+    from kernelforge.profiling import profile_trials as profile
+    from kernelforge.store.project import Project
+
+    return profile(
+        Project.open(project), prefix, trials, again=again, on_event=on_event, settings=settings or load_settings()
+    )
+
+
 def forge_project(
     project: Path,
     *,
@@ -311,6 +372,7 @@ def forge_project(
     strategy: str = "",
     policy: str = "gain",
     library: bool = True,
+    record: Path | None = None,
     on_event: OnEvent = _ignore,
     should_stop: ShouldStop = _never,
     settings: Settings | None = None,
@@ -319,12 +381,15 @@ def forge_project(
 
     Args:
         operators: operator names, labels or id prefixes; empty for all variants.
+        generator: "template", "llm:PROVIDER/MODEL", or "replay:FILE" for the kernels of a recording.
         strategy: which node is revised next ("best-first", "paper-mcts", ...); "" for the generator's default.
         policy: which variant gets the next trial: "gain", where it can win most, or "uniform", each as many.
         library: try the kernels of this machine's library first, unless the settings switch it off.
+        record: write a language model's search to this file, one proposal at a time, for `replay_recording`.
 
     Raises:
-        NotFound: a name fits no variant, generator, strategy or policy. EnvironmentMissing: no compiler, or no GPU.
+        NotFound: a name fits no variant, generator, strategy or policy. EnvironmentMissing: no compiler, no GPU, or no
+            key of the language model.
         UsageError: the budget limits what the generator does not tell the cost of.
     """
     from kernelforge.report.operators import project_rows
@@ -335,8 +400,8 @@ def forge_project(
     records = _select(opened, operators)
     with open_workshop(opened.device, _with_library(settings or load_settings(), library)) as workshop:
         summary = workshop.search(
-            opened, records, budget, generator=generator, strategy=strategy, policy=policy, on_event=on_event,
-            should_stop=should_stop,
+            opened, records, budget, generator=generator, strategy=strategy, policy=policy, record=record,
+            on_event=on_event, should_stop=should_stop,
         )  # fmt: skip
     chosen = {r.variant.id for r in records}
     rows = tuple(row for row in project_rows(opened) if row.variant in chosen)
@@ -365,6 +430,7 @@ def start_run(
     Raises:
         NotFound: as `forge_project`. UsageError, EnvironmentMissing: `devices` are not to be had.
     """
+    from kernelforge.proposing import check_generator
     from kernelforge.report.runs import run_row
     from kernelforge.running import start_run as start
     from kernelforge.search.scheduler import get_policy
@@ -375,6 +441,7 @@ def start_run(
     opened = Project.open(project)
     # What is misspelt is said here, and not in the log of a process.
     _select(opened, operators)
+    check_generator(generator, load_settings())
     get_policy(policy)
     if strategy:
         get_strategy(strategy)
@@ -403,9 +470,11 @@ def work_on_run(folder: Path, worker: int, *, should_stop: ShouldStop = _never) 
     ) -> SearchSummary:
         opened = Project.open(run_folder.project)
         with open_workshop(opened.device, _with_library(load_settings(), run.library)) as workshop:
+            # The account of calls goes on from one process of the worker to the next.
             return workshop.search(
                 opened, _select(opened, run.operators), budget, generator=run.generator, strategy=run.strategy,
-                policy=run.policy, on_event=on_event, should_stop=should_stop, should_pause=should_pause,
+                policy=run.policy, run=f"{run.id}/{worker}", run_budget=run.share(worker), on_event=on_event,
+                should_stop=should_stop, should_pause=should_pause,
             )  # fmt: skip
 
     work(run_folder, worker, search, should_stop=should_stop)
@@ -515,23 +584,49 @@ def ask_orders(
             one that is not valid; or `output` cannot be written to.
     """
     from kernelforge.asking import ask_orders as ask
-    from kernelforge.search.winners import find_node
     from kernelforge.store.project import Project
 
     opened = Project.open(project)
-    records = _select(opened, operators)
-    node = ""
-    if parent:
-        if len(records) != 1:
-            raise UsageError(f"which variant's trial {parent}?", hint="name one variant beside --parent")
-        found = find_node(records[0], opened.nodes(records[0].variant.id), parent)
-        if found.kind != "accepted":
-            raise UsageError(f"trial {found.number} is not valid: {found.kind}", hint="revise an accepted one")
-        node = found.id
     return ask(
-        opened, records, output, count=count, parent=node, strategy=strategy, policy=policy,
+        opened, _select(opened, operators), output, count=count, parent=parent, strategy=strategy, policy=policy,
         settings=settings or load_settings(),
     )  # fmt: skip
+
+
+def next_order(
+    project: Path,
+    *,
+    operators: Sequence[str] = (),
+    parent: str = "",
+    strategy: str = "",
+    policy: str = "gain",
+    settings: Settings | None = None,
+) -> NextOrder:
+    """One work order with its texts, if a variant has use for one; the arguments are those of `ask_orders`.
+
+    Raises:
+        NotFound, UsageError: as `ask_orders`.
+    """
+    from kernelforge.asking import next_order as ask
+    from kernelforge.store.project import Project
+
+    opened = Project.open(project)
+    return ask(
+        opened, _select(opened, operators), parent=parent, strategy=strategy, policy=policy,
+        settings=settings or load_settings(),
+    )  # fmt: skip
+
+
+def order_context(project: Path, *, order: str = "", variant: str = "", settings: Settings | None = None) -> WorkOrder:
+    """An order's texts as they are now; or, given a variant, what an order that revises its best kernel would say.
+
+    Raises:
+        NotFound: no such order or variant. UsageError: none is named, or both.
+    """
+    from kernelforge.asking import order_context as context
+    from kernelforge.store.project import Project
+
+    return context(Project.open(project), order=order, variant=variant, settings=settings or load_settings())
 
 
 def tell_orders(
@@ -539,11 +634,15 @@ def tell_orders(
     folders: Sequence[Path],
     *,
     model: str = "",
+    profile: bool = False,
     on_event: OnEvent = _ignore,
     should_stop: ShouldStop = _never,
     settings: Settings | None = None,
 ) -> TellReport:
     """Judge what was written into the folders of work orders, and put the verdicts beside it.
+
+    Args:
+        profile: measure the accepted ones with the GPU's profiler, for their verdicts.
 
     Raises:
         NotFound: there is no order. EnvironmentMissing: no compiler, or no GPU. ProjectError: an order is damaged.
@@ -552,7 +651,115 @@ def tell_orders(
     from kernelforge.telling import tell_orders as tell
 
     return tell(
-        Project.open(project), folders, model=model, on_event=on_event, should_stop=should_stop,
+        Project.open(project), folders, model=model, profile=profile, on_event=on_event, should_stop=should_stop,
+        settings=settings or load_settings(),
+    )  # fmt: skip
+
+
+def submit_source(
+    project: Path,
+    order: str,
+    source: str,
+    *,
+    notes: str = "",
+    model: str = "",
+    opener: Opener | None = None,
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+    settings: Settings | None = None,
+) -> VerdictReport:
+    """Judge one text as the kernel of a work order, and store the trial.
+
+    Args:
+        opener: of the workshop, for who keeps one open (`keeping.KeptWorkshop`); on_event is told of the phases.
+
+    Raises:
+        NotFound: no such order. UsageError: the source is none, or known. EnvironmentMissing: no compiler, or no GPU.
+        Stopped: `should_stop` said so between two phases; the order keeps the kernel.
+    """
+    from kernelforge.store.project import Project
+    from kernelforge.telling import judge_source
+    from kernelforge.workshop import open_workshop
+
+    return judge_source(
+        Project.open(project), order, source, notes=notes, model=model, opener=opener or open_workshop,
+        on_event=on_event, should_stop=should_stop, settings=settings or load_settings(),
+    )  # fmt: skip
+
+
+def order_verdict(project: Path, *, order: str = "", variant: str = "", trial: str = "") -> VerdictReport:
+    """The verdict on what was delivered for an order, or that on a trial of a variant.
+
+    Raises:
+        NotFound: no such order, variant or trial. UsageError: neither is named, or both.
+    """
+    from kernelforge.store.project import Project
+    from kernelforge.telling import order_verdict as verdict
+
+    return verdict(Project.open(project), order=order, variant=variant, trial=trial)
+
+
+def project_status(project: Path) -> StatusReport:
+    """How a project stands: its variants with the best kernels, and the orders under way.
+
+    Raises:
+        NotFound: no project there.
+    """
+    from kernelforge.report.operators import project_status as status
+    from kernelforge.store.project import Project
+
+    return status(Project.open(project))
+
+
+def add_files(
+    project: Path,
+    files: Sequence[Path],
+    *,
+    variant: str,
+    parent: str = "",
+    notes: str = "",
+    judge: bool = True,
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+    settings: Settings | None = None,
+) -> TellReport:
+    """Put source files into a variant's revision tree, judged like every other candidate.
+
+    Args:
+        parent: what they revise: a trial's number, or a unique prefix of its node's id. judge: now; else the next
+            search judges them first.
+
+    Raises:
+        NotFound: a file, the project, the variant or the parent does not exist. UsageError: see `adding.add_files`.
+    """
+    from kernelforge.adding import add_files as add
+    from kernelforge.store.project import Project
+
+    return add(
+        Project.open(project), files, variant=variant, parent=parent, notes=notes, judge=judge, on_event=on_event,
+        should_stop=should_stop, settings=settings or load_settings(),
+    )  # fmt: skip
+
+
+def add_folder(
+    project: Path,
+    folder: Path,
+    *,
+    judge: bool = True,
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+    settings: Settings | None = None,
+) -> TellReport:
+    """Put the kernels of a folder in the original system's layout into the trees of their operators' variants.
+
+    Raises:
+        NotFound: no such project, or no kernel in the folder.
+    """
+    from kernelforge.adding import add_folder as add
+    from kernelforge.store.project import Project
+
+    return add(
+        Project.open(project), folder, judge=judge, on_event=on_event, should_stop=should_stop,
         settings=settings or load_settings(),
     )  # fmt: skip
 

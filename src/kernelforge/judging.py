@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from kernelforge.audit.types import TORCH_TIER
+from kernelforge.build.torch_abi import TORCH_ABI, is_torch_source
 from kernelforge.build.types import Artifact
 from kernelforge.capturing import present_device
 from kernelforge.cards.types import VariantRecord
-from kernelforge.errors import NotFound, UsageError
+from kernelforge.delivering import read_source
+from kernelforge.errors import UsageError
 from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.generate.types import Candidate
 from kernelforge.report.evaluation import eval_report
@@ -30,12 +33,10 @@ def judge_file(
     Raises:
         NotFound: the file or the variant does not exist. UsageError: it is no source for the project's device.
     """
-    text, record = _text(source), project.record(variant)
-    if project.device == "cpu" and source.suffix == ".cu":
-        raise UsageError(
-            f"{source} is CUDA, and {record.variant.label} was captured on the CPU",
-            hint="write C++ for it, or capture the model with --device cuda",
-        )
+    record = project.record(variant)
+    text = read_source(source, project, record)
+    if certify and is_torch_source(text):
+        raise UsageError(f"no certificate: {TORCH_TIER}", hint="leave --certify out, or write it for the C ABI")
     candidate = Candidate(
         variant_id=record.variant.id, source=text, backend=BACKEND_OF[project.device], generator="manual",
         notes=source.name,
@@ -57,25 +58,14 @@ def judge_file(
                 )  # fmt: skip
         if paper and isinstance(built, Artifact):
             row = _paper_row(built, record, project, settings)
-    return eval_report(node, record, certificate=certificate, paper=row, gate_number=gate_number)
-
-
-def _text(source: Path) -> str:
-    if not source.exists():
-        raise NotFound(f"{source} does not exist", hint="name a .cpp or .cu file")
-    if not source.is_file():
-        raise NotFound(f"{source} is no file", hint="name a .cpp or .cu file")
-    try:
-        text = source.read_text()
-        if "\0" in text:
-            raise ValueError
-        return text
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise NotFound(f"{source} cannot be read: {why}", hint="name a .cpp or .cu file") from error
+    return eval_report(
+        node, record, certificate=certificate, paper=row, gate_number=gate_number, profile=project.profile_of(node)
+    )  # fmt: skip
 
 
 def _paper_row(built: Artifact, record: VariantRecord, project: Project, settings: Settings) -> PaperRow:
+    if built.backend == TORCH_ABI:
+        return PaperRow(correct=None, speedup=None, note="not tried on a kernel of the torch ABI")
     import torch
 
     from kernelforge.evaluate.paper import paper_protocol

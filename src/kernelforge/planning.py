@@ -57,7 +57,8 @@ def make_plan(
         limits = replace(budget, tokens=None, usd=None)  # templates cost nothing
     facts = known_facts(settings, device=project.device)
     plan = plan_search(
-        records, lambda r: nodes[r.variant.id], limits, get_policy(policy), generator=generator, others=others,
+        records, lambda r: nodes[r.variant.id], limits, get_policy(policy), generator=generator.partition(":")[0],
+        others=others,
         prior_floors=prior_floors(records, facts), ideas=ideas, exhausted=exhausted,
         waiting=Counter(o.variant_id for o in delivered), coverage=_coverage(project),
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ class Settings:
         cuda_home: CUDA_HOME or CUDA_PATH of the environment, or "".
         strict_tools: a missing tool is a failure, not a skip (set in CI).
         no_color: never print colour.
+        config_dir: where this user's configuration lives.
+        llm_config: the file that says which language models there are, or "" to look for it.
     """
 
     cache_dir: Path
@@ -38,6 +41,8 @@ class Settings:
     cuda_home: str
     strict_tools: bool
     no_color: bool
+    config_dir: Path
+    llm_config: str
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -60,4 +65,18 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         cuda_home=env.get("CUDA_HOME") or env.get("CUDA_PATH") or "",
         strict_tools=flag(PREFIX + "STRICT_TOOLS"),
         no_color="NO_COLOR" in env,
+        config_dir=Path(env.get(PREFIX + "CONFIG_DIR") or platformdirs.user_config_dir("kernelforge")),
+        llm_config=env.get(PREFIX + "LLM_CONFIG", ""),
     )
+
+
+def secret(name: str, environ: Mapping[str, str] | None = None) -> str:
+    """The value of an environment variable that holds a key, or "". Not a field of `Settings`, which may be shown.
+
+    Raises:
+        ValueError: `name` is no name of a variable. It may be the key itself, so the message does not repeat it.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("not the name of an environment variable")
+    env = os.environ if environ is None else environ
+    return env.get(name, "").strip()

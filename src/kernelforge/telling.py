@@ -1,4 +1,4 @@
-"""Judges the kernels that were written into the folders of work orders, in one go. Owns `tell_orders`.
+"""Judges the kernels that were written for work orders: those in folders, in one go, or one text.
 
 A kernel that was changed since its verdict is judged again, as one more attempt at the same order.
 """
@@ -6,50 +6,48 @@ A kernel that was changed since its verdict is judged again, as one more attempt
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeAlias
 
 from kernelforge.asking import FORMAT, GENERATOR, ORDER
-from kernelforge.build.types import Artifact, BuildFailure
+from kernelforge.cards.types import VariantRecord
+from kernelforge.delivering import (
+    ELSEWHERE,
+    Delivered,
+    build_delivered,
+    first_comment,
+    judge_all,
+    judge_built,
+    node_of_order,
+    row_of,
+    source_of,
+    source_problem,
+)
 from kernelforge.digest import Json
-from kernelforge.errors import NotFound, ProjectError
+from kernelforge.errors import NotFound, ProjectError, Stopped, UsageError
 from kernelforge.generate.prompt import FILE_OF, MOST_NOTES
 from kernelforge.generate.types import Candidate
-from kernelforge.report.asking import TellReport, ToldRow
+from kernelforge.profiling import NotProfiled, profile_node
+from kernelforge.report.asking import TellReport, ToldRow, VerdictReport
 from kernelforge.report.evaluation import eval_report
+from kernelforge.search.duplicates import normalised
 from kernelforge.search.orders import Order
 from kernelforge.search.strategies import get_strategy
 from kernelforge.search.study import Study, Track
-from kernelforge.search.trials import judged
 from kernelforge.search.types import Node
+from kernelforge.search.winners import find_node
 from kernelforge.settings import Settings
 from kernelforge.store.blobs import write_atomically
 from kernelforge.store.project import Project
-from kernelforge.workshop import BACKEND_OF, SPARE_CORES, Workshop, open_workshop
+from kernelforge.workshop import BACKEND_OF, Workshop, open_workshop
 
 VERDICT, VERDICT_TEXT = "verdict.json", "VERDICT.md"
-LARGEST_SOURCE = 1 << 20
+BUILDING = "building"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """A kernel in an order's folder."""
-
-    path: Path
-    order: Order
-    track: Track
-    candidate: Candidate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Built:
-    result: Artifact | BuildFailure
-    started: float
-    seconds: float
+Opener: TypeAlias = Callable[[str, Settings], AbstractContextManager[Workshop]]
+"""Opens the workshop of a device, as `workshop.open_workshop` does."""
 
 
 def tell_orders(
@@ -57,6 +55,7 @@ def tell_orders(
     folders: Sequence[Path],
     *,
     model: str = "",
+    profile: bool = False,
     on_event: Callable[[str], None],
     should_stop: Callable[[], bool],
     settings: Settings,
@@ -68,6 +67,7 @@ def tell_orders(
 
     Args:
         model: who wrote them, for the record. should_stop: asked between two kernels.
+        profile: measure the accepted ones with the GPU's profiler, and put what follows from it into the verdict.
 
     Raises:
         NotFound: no order is there. EnvironmentMissing: no compiler, or no GPU.
@@ -83,16 +83,21 @@ def tell_orders(
     used = {str(d["variant"]) for d in documents.values()}
     study = Study(project, [records[v] for v in used if v in records], strategy=get_strategy("best-first"))
     rows: list[ToldRow] = []
-    told: list[_Told] = []
+    told: list[Delivered] = []
     for place, document in documents.items():
         found = _told(project, study, place, document, model)
-        if isinstance(found, _Told):
+        if isinstance(found, Delivered):
             told.append(found)
         else:
             rows.append(found)
     if told and not should_stop():
         with open_workshop(project.device, settings) as workshop:
-            for number, row in enumerate(_judge_all(workshop, project, study, told, should_stop), 1):
+            for number, (item, node) in enumerate(judge_all(workshop, project, study, told, should_stop), 1):
+                if profile and node is not None:
+                    _profile(project, item, node, on_event, settings)
+                row = (
+                    row_of(item.path, item.track.record, None) if node is None else _write_verdict(project, item, node)
+                )
                 on_event(f"[{number}/{len(told)}]  {row.line}")
                 rows.append(row)
     judged_here = {row.path for row in rows}
@@ -118,22 +123,91 @@ def _document(place: Path) -> dict[str, Json]:
     return dict(document)
 
 
-def _told(project: Project, study: Study, place: Path, document: Mapping[str, Json], model: str) -> _Told | ToldRow:
+def judge_source(
+    project: Project,
+    order_id: str,
+    source: str,
+    *,
+    notes: str = "",
+    model: str = "",
+    opener: Opener = open_workshop,
+    on_event: Callable[[str], None],
+    should_stop: Callable[[], bool],
+    settings: Settings,
+) -> VerdictReport:
+    """Judge one text as the kernel of an order, and store the trial.
+
+    An order that has its verdict takes another text as one more attempt; the same text has the same verdict.
+
+    Args:
+        notes: what is new in it, by default its first line if that is a comment. model: who wrote it.
+        opener: of the workshop. should_stop: asked between building and judging.
+
+    Raises:
+        NotFound: no such order. UsageError: the source is none, or this variant's trials have it already.
+        EnvironmentMissing: no compiler, or no GPU. Stopped: the order keeps the kernel, and it may be told again.
+    """
+    known = project.order(order_id)
+    if problem := source_problem(source):
+        raise UsageError(f"the source {problem}", hint="give the text of one file that defines launch")
+    record = project.record(known.variant_id)
+    study = Study(project, [record], strategy=get_strategy("best-first"))
+    track = study.tracks[known.variant_id]
+    parent = next((n for n in track.nodes if n.id == known.parent), None)
+    candidate = _candidate(project, source, parent, variant_id=known.variant_id, notes=notes, model=model)
+    order = study.tell(known.id, candidate)
+    if order.state == "failed":
+        raise UsageError(f"not judged: {order.detail}", hint=_where_known(track, source))
+    told = Delivered(order=order, track=track, candidate=order.candidate or candidate)
+    node = node_of_order(project, study, told) if order.state == "done" else None
+    if node is None:
+        with opener(project.device, settings) as workshop:
+            on_event(BUILDING)
+            built = build_delivered(workshop, told)
+            if should_stop():
+                raise Stopped("stopped before it was judged", hint="submit it again")
+            node = judge_built(workshop, project, study, told, built)
+    if node is None:
+        return _without_verdict(project.order(order.id), record, project.device)
+    return _verdict_report(project, node, record, order=order.id)
+
+
+def order_verdict(project: Project, *, order: str, variant: str, trial: str) -> VerdictReport:
+    """The verdict on what was delivered for an order, or that on a trial.
+
+    Args:
+        order: its id, or a unique prefix of it; or else `variant` with `trial`, as of `kforge op show`.
+
+    Raises:
+        NotFound: no such order, variant or trial. UsageError: neither is named, or both.
+    """
+    if bool(order) == bool(variant and trial) or (order and (variant or trial)):
+        raise UsageError("name either an order, or a variant and its trial", hint="tree lists the trials")
+    if order:
+        found = project.order(order)
+        record = project.record(found.variant_id)
+        node = next((n for n in project.nodes(found.variant_id) if found.node and n.id == found.node), None)
+        if node is None:
+            return _without_verdict(found, record, project.device)
+        return _verdict_report(project, node, record, order=found.id)
+    record = project.record(variant)
+    return _verdict_report(project, find_node(record, project.nodes(record.variant.id), trial), record)
+
+
+def _told(project: Project, study: Study, place: Path, document: Mapping[str, Json], model: str) -> Delivered | ToldRow:
     """The kernel in a folder, delivered; or the row of a folder in which there is nothing to judge."""
     label = str(document.get("label", ""))
     variant_id = str(document["variant"])
     if variant_id not in study.tracks:
         return ToldRow(path=str(place), label=label, why="its variant is none of this project")
     track = study.tracks[variant_id]
-    source, why = _source(place / str(document["write"]))
-    if why:
+    file = place / str(document["write"])
+    source, problem = source_of(file)
+    if problem:
+        why = f"{file.name} {problem}" if file.is_file() else f"no {file.name} yet"
         return ToldRow(path=str(place), label=label, why=why)
-    backend = BACKEND_OF[project.device]
     parent = next((n for n in track.nodes if n.id == document.get("parent")), None)
-    candidate = Candidate(
-        variant_id=variant_id, source=source, backend=backend, generator=GENERATOR, notes=_notes(source), model=model,
-        parent="" if parent is None else parent.candidate_id,
-    )  # fmt: skip
+    candidate = _candidate(project, source, parent, variant_id=variant_id, model=model)
     known = _known_verdict(place, candidate)
     if known:
         return ToldRow(path=str(place), label=label, why=known)
@@ -146,27 +220,24 @@ def _told(project: Project, study: Study, place: Path, document: Mapping[str, Js
         order = study.enqueue(
             candidate, parent="" if parent is None else parent.id, reason=str(document.get("reason", ""))
         )
-    return _Told(path=place, order=order, track=track, candidate=candidate)
+    return Delivered(path=place, order=order, track=track, candidate=order.candidate or candidate)
 
 
-def _source(file: Path) -> tuple[str, str]:
-    """The text of a kernel, and why there is none."""
-    try:
-        if not file.is_file():
-            return "", f"no {file.name} yet"
-        if file.stat().st_size > LARGEST_SOURCE:
-            return "", f"{file.name} is larger than {LARGEST_SOURCE >> 20} MiB"
-        text = file.read_text()
-    except (OSError, ValueError) as error:
-        return "", f"{file.name} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
-    if not text.strip():
-        return "", f"{file.name} is empty"
-    return (text, "") if "\0" not in text else ("", f"{file.name} is no text")
+def _candidate(
+    project: Project, source: str, parent: Node | None, *, variant_id: str, notes: str = "", model: str
+) -> Candidate:  # fmt: skip
+    return Candidate(
+        variant_id=variant_id, source=source, backend=BACKEND_OF[project.device], generator=GENERATOR, model=model,
+        notes=" ".join(notes.split())[:MOST_NOTES] or first_comment(source),
+        parent="" if parent is None else parent.candidate_id,
+    )  # fmt: skip
 
 
-def _notes(source: str) -> str:
-    first = source.lstrip().partition("\n")[0].strip()
-    return first.removeprefix("//").strip()[:MOST_NOTES] if first.startswith("//") else ""
+def _where_known(track: Track, source: str) -> str:
+    """What to do about a text that was proposed before."""
+    text = normalised(source)
+    number = next((n.number for n in track.nodes if normalised(n.candidate.source) == text), 0)
+    return f"it is trial {number} of {track.label}; change it" if number else "change it"
 
 
 def _known_verdict(place: Path, candidate: Candidate) -> str:
@@ -178,65 +249,46 @@ def _known_verdict(place: Path, candidate: Candidate) -> str:
         return ""
 
 
-def _judge_all(
-    workshop: Workshop, project: Project, study: Study, told: Sequence[_Told], should_stop: Callable[[], bool]
-) -> Iterator[ToldRow]:
-    """Judge one after the other; on CUDA all are built ahead, on the CPU nothing runs beside a timing."""
-
-    def build(item: _Told) -> _Built:
-        started, clock = time.time(), time.monotonic()
-        result = workshop.backend.build(item.candidate, item.track.record.variant)
-        return _Built(result=result, started=started, seconds=time.monotonic() - clock)
-
-    ahead = max(1, (os.cpu_count() or 1) - SPARE_CORES) if workshop.backend.name == "cuda" else 1
-    with ThreadPoolExecutor(ahead, thread_name_prefix="kforge-build") as pool:
-        builds = [pool.submit(build, item) for item in told] if workshop.backend.name == "cuda" else []
-        try:
-            for index, item in enumerate(told):
-                if should_stop():
-                    return
-                built = builds[index].result() if builds else build(item)
-                node = _judge(workshop, project, study, item, built)
-                if node is None:
-                    yield ToldRow(path=str(item.path), label=item.track.label, why="another process judges it")
-                    continue
-                yield _write_verdict(item, node)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _judge(workshop: Workshop, project: Project, study: Study, item: _Told, built: _Built) -> Node | None:
-    """The stored trial of a kernel; None if it is another process's to judge."""
-    if item.order.state == "done":
-        study.refresh()
-        return next((n for n in item.track.nodes if n.id == item.order.node), None)
-    order = study.claim(item.order.id)
-    if order is None:
-        return None
-    trial = judged(
-        item.candidate, built.result, started=built.started, seconds=built.seconds, record=item.track.record,
-        nodes=item.track.nodes, examples=project.examples, judge=workshop.judge,
+def _without_verdict(order: Order, record: VariantRecord, device: str) -> VerdictReport:
+    why = {
+        "waiting": "it waits for someone to ask for it", "asked": "nothing was submitted yet",
+        "delivered": "it waits for its verdict", "judging": ELSEWHERE, "failed": order.detail,
+    }  # fmt: skip
+    candidate = order.candidate
+    return VerdictReport(
+        label=record.variant.label, variant=record.variant.id, write=FILE_OF[BACKEND_OF[device]], order=order.id,
+        state=order.state, why=why.get(order.state, "its trial is not there"),
+        source="" if candidate is None else candidate.source, notes="" if candidate is None else candidate.notes,
+        model="" if candidate is None else candidate.model,
     )  # fmt: skip
-    return study.record(order, trial)
 
 
-def _write_verdict(item: _Told, node: Node) -> ToldRow:
-    report = eval_report(node, item.track.record)
+def _verdict_report(project: Project, node: Node, record: VariantRecord, *, order: str = "") -> VerdictReport:
+    candidate = node.candidate
+    return VerdictReport(
+        label=record.variant.label, variant=record.variant.id, write=FILE_OF[candidate.backend], order=order,
+        judged=eval_report(node, record, profile=project.profile_of(node)), source=candidate.source,
+        notes=candidate.notes, model=candidate.model,
+    )  # fmt: skip
+
+
+def _profile(
+    project: Project, item: Delivered, node: Node, on_event: Callable[[str], None], settings: Settings
+) -> None:
+    """Profile what was accepted; that it could not be done is told, and changes nothing of the verdict."""
+    if node.kind != "accepted":
+        return
+    found = profile_node(project, item.track.record, node, settings=settings)
+    if isinstance(found, NotProfiled):
+        on_event(f"{item.track.label} #{node.number} is not profiled: {found.text}")
+
+
+def _write_verdict(project: Project, item: Delivered, node: Node) -> ToldRow:
+    verdict = _verdict_report(project, node, item.track.record, order=item.order.id)
+    report = verdict.judged
+    assert report is not None
     document = {"candidate": node.candidate_id, "order": item.order.id, **report.to_json()}
     write_atomically(item.path / VERDICT, (json.dumps(document, indent=2) + "\n").encode())
-    accepted, file = node.kind == "accepted", FILE_OF[node.candidate.backend]
-    text = [
-        f"# {item.track.label}, trial #{node.number}: {node.kind.replace('_', ' ')}", "", *report.explanation, "",
-        f"{'To go on from it' if accepted else 'To mend it'}, change {file} and tell it again.",
-    ]  # fmt: skip
-    write_atomically(item.path / VERDICT_TEXT, ("\n".join(text) + "\n").encode())
-    return ToldRow(
-        path=str(item.path), label=item.track.label, number=node.number, outcome=node.kind, speedup=report.speedup,
-        candidate_us=report.candidate_us, floor_us=report.floor_us, first=_first(report.explanation, accepted=accepted),
-    )  # fmt: skip
-
-
-def _first(explanation: Sequence[str], *, accepted: bool) -> str:
-    """The line that says most: why it failed, or what likely limits it."""
-    limits = [line for line in explanation if line.startswith("likely limiter")] if accepted else []
-    return next(iter(limits or explanation), "")
+    text = f"# {verdict.title}\n\n{verdict.diagnosis}\n\n{verdict.advice} and tell it again.\n"
+    write_atomically(item.path / VERDICT_TEXT, text.encode())
+    return row_of(item.path, item.track.record, node)

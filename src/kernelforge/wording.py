@@ -1,4 +1,4 @@
-"""Small pieces of sentences: a count with its noun, a speed-up, what a misspelt name may have meant. Pure."""
+"""Small pieces of sentences: a count with its noun, a speed-up, a time, what a misspelt name may have meant. Pure."""
 
 from __future__ import annotations
 
@@ -28,6 +28,19 @@ def three_digits(value: float) -> str:
 def speedup_words(median: float, low: float, high: float) -> str:
     """A speed-up with its interval, digit for digit as tables have it: "2.83x [2.71, 2.95]"."""
     return f"{three_digits(median)}x [{three_digits(low)}, {three_digits(high)}]"
+
+
+def time_text(us: float) -> str:
+    """Microseconds with three digits: "2.09 us", "1.5 ms"."""
+    return f"{us / 1e3:.3g} ms" if us >= 1000 else f"{us:.3g} us"
+
+
+def size_text(count: float) -> str:
+    """Bytes with three digits: "96 bytes", "32 kB", "2 MB"."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

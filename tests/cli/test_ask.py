@@ -12,8 +12,10 @@ import pytest
 from tests.cli.test_judgement import RELU, Bench, bench  # noqa: F401 - a fixture
 
 from kernelforge import telling
+from kernelforge.explain.profile import KernelProfile, Profile
 from kernelforge.search.strategies import get_strategy
 from kernelforge.search.study import Study
+from kernelforge.search.types import Node
 from kernelforge.store.project import Project
 
 WRONG = RELU.replace("0.0f", "0.25f")
@@ -66,6 +68,36 @@ def test_from_orders_to_verdicts(kforge: Any, site: Path) -> None:
     assert json.loads((second / "verdict.json").read_text())["outcome"] == "rejected"
     orders = [o for o in Project.open(site).orders(closed=True) if o.state == "done"]
     assert len(orders) == 3
+
+
+def test_what_a_profiler_found_is_told_everywhere(
+    kforge: Any, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """By a stand-in for the profiler: there is none on the CPU, which is told and changes no verdict."""
+    kforge("ask", "relu", "-n", "2", "-o", "orders")
+    first, second = folders()
+    (first / "kernel.cpp").write_text("// in two halves\n" + RELU.replace("++i", "i += 1"))
+    told = kforge("tell", str(first), "--profile")
+    assert told.code == 0 and "is not profiled: only kernels of a GPU are profiled" in told.stderr
+    assert json.loads((first / "verdict.json").read_text())["outcome"] == "accepted"
+
+    def profiled(project: Project, _record: object, node: Node, **_: object) -> Profile:
+        kernel = KernelProfile(name="halves", grid=8, block=64, duration_us=9.0, units={"l2": 12.0})
+        found = Profile(device="GPU", dims={}, cold=False, kernels=(kernel,), recorded=1.0)
+        project.keep_profile(node.summary.binary, found)
+        return found
+
+    monkeypatch.setattr(telling, "profile_node", profiled)
+    (second / "kernel.cpp").write_text("// by twos\n" + RELU.replace("i < 4000", "i + 1 <= 4000"))
+    kforge("tell", str(second), "--profile")
+    said = "halves, 8 blocks of 64 threads, 9 us: bound by latency"
+    verdict = json.loads((second / "verdict.json").read_text())
+    assert said in (second / "VERDICT.md").read_text() and said in verdict["explanation"][-1]
+    number = str(verdict["number"])
+    assert said in kforge("op", "show", "relu", "--trial", number, "--json").stdout
+    kforge("ask", "relu", "--parent", number, "-o", "more")
+    (order,) = folders("more")
+    assert said in (order / "PROMPT.md").read_text() and said in (order / "parent.md").read_text()
 
 
 def test_a_revision_hangs_below_what_it_revises(kforge: Any, site: Path) -> None:

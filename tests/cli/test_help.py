@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from kernelforge.cli.main import make_app
 
 COMMANDS = [
-    ("run",), ("demo",), ("capture",), ("ops",), ("op", "show"), ("forge",), ("eval",), ("audit",), ("export",),
+    ("run",), ("demo",), ("capture",), ("ops",), ("op", "show"), ("forge",), ("add",), ("eval",), ("audit",),
+    ("export",), ("cost",), ("replay",), ("ask",), ("tell",), ("mcp",),
     ("cast", "inspect"), ("cast", "verify"), ("library", "ls"), ("library", "show"), ("library", "rm"),
     ("library", "path"), ("runs", "ls"), ("runs", "attach"), ("runs", "pause"), ("runs", "resume"), ("runs", "stop"),
     ("runs", "cancel"), ("doctor",), ("version",),

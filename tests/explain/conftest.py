@@ -76,8 +76,8 @@ def make_scored() -> Callable[..., Scored]:
             ),
             audit=AuditLabel(kind=AuditKind.GENERATED, evidence=evidence),
             artifact=Artifact(
-                digest="d", path=Path("k.so"), backend=backend, target="sm_90", compiler="c", flags=(), seconds=0.0,
-                log=log,
+                digest="d", path=Path("k.so"), backend=backend, target="sm_90" if backend == "cuda" else "x86-64-v3",
+                compiler="c", flags=(), seconds=0.0, log=log,
             ),
         )  # fmt: skip
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from kernelforge.benchmark.types import Interval
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Scored
 from kernelforge.explain.outcome import explain
-from kernelforge.explain.speed import CallFacts, distance, facts_of, limiter
+from kernelforge.explain.speed import LAUNCH_US, CallFacts, distance, facts_of, limiter
 
 CPU = CallFacts(device="cpu", us=100.0, overhead_us=0.5, floor_us=10.0, cold=True, threads=8, parallel=True)
-GPU = CallFacts(device="cuda", us=100.0, overhead_us=0.0, floor_us=10.0, cold=True)
+GPU = CallFacts(device="cuda", us=100.0, overhead_us=0.0, floor_us=10.0, cold=True, launch_us=1.5)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,17 @@ GPU = CallFacts(device="cuda", us=100.0, overhead_us=0.0, floor_us=10.0, cold=Tr
         (replace(CPU, parallel=False, threads=1), "neither bytes nor arithmetic"),
         (replace(CPU, parallel=None), "neither bytes nor arithmetic"),
         (replace(CPU, flops=10**6, moved_bytes=10**6), "neither bytes nor arithmetic"),
-        (replace(GPU, us=2.5), "launch overhead"),
+        (replace(GPU, us=1.7, floor_us=1.49, launch_us=1.49), "launch overhead"),
+        (replace(GPU, us=1.7), "launch overhead"),
+        (replace(GPU, us=2.09, floor_us=1.49, launch_us=1.49), "latency: 1.4 times an empty kernel's 1.49 us"),
+        (replace(GPU, us=4.4, floor_us=1.49, launch_us=1.49), "64-bit division and modulo"),
+        (replace(GPU, us=4.4, floor_us=3.5, launch_us=1.49), "bandwidth of the GPU's memory"),
+        (replace(GPU, us=28.0), "bytes of the GPU's memory, but more than the necessary ones or not at its full rate"),
+        (replace(GPU, us=28.0, cold=False, moved_bytes=10**6, flops=10**8), "compute"),
+        (replace(GPU, us=4.6, floor_us=1.49, launch_us=1.49), "neither bytes nor arithmetic"),
+        (replace(GPU, elements=768, moved_bytes=3 << 20), "neither bytes nor arithmetic"),
+        (replace(GPU, elements=768, moved_bytes=1 << 20), "768 output elements do not fill"),
+        (replace(GPU, elements=768, moved_bytes=1 << 20, flops=8 << 20), "neither bytes nor arithmetic"),
         (replace(GPU, us=12.0), "bandwidth of the GPU's memory"),
         (replace(GPU, us=12.0, cold=False), "bandwidth of the L2 cache"),
         (replace(GPU, elements=4096), "4096 output elements do not fill the GPU"),
@@ -63,6 +74,7 @@ def test_facts_come_from_the_measurement_and_the_card(
     assert (bare.moved_bytes, bare.flops, bare.elements) == (None, None, None)
     serial = make_scored(50.0)
     assert facts_of(serial, serial.measurement.points[0], None).parallel is False
+    assert facts.launch_us == 0.0
     gpu = make_scored(50.0, overhead_us=1.25, backend="cuda")
     assert facts_of(gpu, gpu.measurement.points[0], None).overhead_us == 0.0
 
@@ -95,3 +107,49 @@ def test_sizes_apart_and_kernels_last(make_scored: Callable[..., Scored]) -> Non
     lines = explain(make_scored(50.0, points=6, backend="cuda", log=log))
     assert [line.startswith("at fixed sizes: 2.00x") for line in lines[3:]] == [True] * 4 + [False]
     assert lines[-1].startswith("k: 40 registers")
+
+
+def test_of_several_sizes_the_limiter_is_that_of_the_one_that_loses_most(make_scored: Callable[..., Scored]) -> None:
+    scored = make_scored(50.0, backend="cuda")
+    (point,) = scored.measurement.points
+    slow = Interval(median=0.5, low=0.4, high=0.6)
+    # 2 calls lose 97 us, 100 calls at their floor nothing, 40 calls 140 us.
+    floor = replace(point, dims={"n0": 2}, calls=100, floor_us=50.0)
+    worst = replace(point, dims={"n0": 3}, calls=40, eager_us=(2.5,), candidate_us=(5.0,), speedup=slow)
+    sizes = (replace(point, dims={"n0": 1}, calls=2), floor, worst)
+    lines = explain(replace(scored, measurement=replace(scored.measurement, points=sizes)))
+    assert lines[1] == (
+        "most time above the floor is spent at n0=3: 5 us a call, 3.3 times the floor of 1.5 us, which is a launch"
+    )
+    assert lines[2].startswith("likely limiter there: ")
+    assert lines[3].endswith("2 calls, 33.3 times its floor")
+    assert lines[4].endswith("100 calls, 1.00 times its floor")
+    assert (
+        lines[5] == "at n0=3: 0.50x (0.40-0.60), 5 us against 2.5 us, 40 calls, 3.33 times its floor, SLOWER than eager"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "launch_us"),
+    [({"launch_us": "2.44 (least time of any call)"}, 2.44), ({}, LAUNCH_US), ({"launch_us": "unknown"}, LAUNCH_US)],
+)
+def test_the_launch_is_the_machine_s_and_no_floor_is_below_it(
+    make_scored: Callable[..., Scored], environment: dict[str, str], launch_us: float
+) -> None:
+    scored = make_scored(5.0, 0.001, backend="cuda")
+    scored = replace(scored, measurement=replace(scored.measurement, environment=environment))
+    facts = facts_of(scored, scored.measurement.points[0], None)
+    assert (facts.launch_us, facts.floor_us) == (launch_us, launch_us)
+    assert facts_of(make_scored(5.0, 0.001), scored.measurement.points[0], None).floor_us == 0.001, "none on the CPU"
+
+
+def test_it_is_said_where_a_gpu_s_bytes_come_from() -> None:
+    assert "its 2 MB (out of the GPU's memory: inputs rotate beyond L2) move" in distance(
+        replace(GPU, moved_bytes=2_000_000)
+    )
+    assert "its 2 MB (they stay in L2 between calls) move" in distance(replace(GPU, moved_bytes=2_000_000, cold=False))
+
+
+def test_no_limiter_is_cut(make_scored: Callable[..., Scored], relu_record: VariantRecord) -> None:
+    lines = explain(make_scored(2.5, 1.49, points=2, backend="cuda"), record=relu_record)
+    assert "latency" in lines[2] and lines[2].endswith("the number of blocks")

@@ -14,6 +14,7 @@ from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Dim, Extent, SizePoint, TensorPattern, Variant
 from kernelforge.generate.prompt import MOST_SIZES, Prompt, prompt_for, reference
 from kernelforge.generate.types import Candidate, Feedback, Request, Usage
+from kernelforge.verify.types import RejectReason
 
 SNAPSHOTS = Path(__file__).parent / "prompts"
 
@@ -60,16 +61,18 @@ def told(made: Candidate, outcome: str, detail: str, speedup: float | None = Non
 
 HISTORY = (
     told(FIRST, "accepted", "accepted: 1.50x\nlikely limiter: launch", 1.5, 1),
-    told(SECOND, "rejected", "wrong value at out[3]\nlook at the edges", None, 2),
+    replace(told(SECOND, "rejected", "wrong value at out[3]\nlook at the edges", None, 2), reason="wrong_value"),
     told(THIRD, "pending", "being judged"),
 )
+BROKEN = replace(told(THIRD, "build_failure", "2: error: expected ';'\n2: int launch()"), reason="compile_error")
 MEASURED = replace(request().usage, eager_us=8.1, floor_us=1.6)
 
 PROMPTS = {
     "scratch": prompt_for(request()),
     "scratch_again": prompt_for(request(history=HISTORY, usage=MEASURED), into_folder=True),
     "revise": prompt_for(request(history=HISTORY, parent=FIRST, usage=MEASURED)),
-    "repair": prompt_for(request(history=HISTORY, parent=FIRST), failed=HISTORY[1]),
+    "repair": prompt_for(request(history=HISTORY, parent=FIRST, attempts=(BROKEN,))),
+    "repair_again": prompt_for(request(history=HISTORY, parent=FIRST, attempts=(BROKEN, HISTORY[1]))),
 }
 
 
@@ -101,6 +104,24 @@ def test_many_trials_are_told_of_in_few_lines() -> None:
     assert "100 kernels tried so far; the fastest is #100" in text and "(91 are left out here)" in text
 
 
+def test_the_fastest_is_so_by_its_own_time_on_the_newest_device() -> None:
+    def timed(number: int, us: float, speedup: float, **changes: object) -> Feedback:
+        made = told(candidate(f"// {number}"), "accepted", "", speedup, number)
+        return replace(made, us=us, device="H200", **changes)  # type: ignore[arg-type]
+
+    slow_eager = timed(1, 3.0, 9.0)
+    fastest, other = timed(2, 2.5, 3.0), timed(3, 2.6, 2.9)
+    tried = (slow_eager, fastest, other)
+    assert "the fastest is #2 (2.50 us, 3.00x of PyTorch's speed)" in prompt_for(request(history=tried)).round
+    busy = timed(4, 1.0, 20.0, disturbed=True)
+    text = prompt_for(request(history=(*tried, busy))).round
+    assert "the fastest is #2 " in text
+    assert "- #4 (1.00 us, 20.0x of PyTorch's speed, timed while others used the machine)" in text
+    assert (
+        "the fastest is #5 " in prompt_for(request(history=(*tried, replace(timed(5, 7.0, 2.0), device="A100")))).round
+    )
+
+
 def test_many_sizes_are_cut() -> None:
     points = tuple(SizePoint(dims={"n0": n}, scalars={}, calls=1, eager_us=1.0) for n in range(1, 21))
     text = prompt_for(request(usage=Usage(points=points))).variant
@@ -125,3 +146,13 @@ def test_references_are_calls_that_pytorch_takes() -> None:
         outputs=(TensorPattern(shape=(Extent(16),), stride=(Extent(1),), dtype="float32"),),
     )  # fmt: skip
     assert reference(joined) == "out = torch.cat(tensors=[tensors_0, tensors_1], dim=0)"
+
+
+def test_every_reason_of_a_failure_has_its_own_advice() -> None:
+    reasons = ["compile_error", "missing_launch", "build_timeout", *map(str, RejectReason)]
+    texts = {r: prompt_for(request(attempts=(replace(BROKEN, reason=r),))).round for r in reasons}
+    advised = {r: text.partition("\n\nIt ")[2] or text.partition("\n\nThe ")[2] for r, text in texts.items()}
+    for one, other in (("compile_error", "missing_launch"), ("crash", "oob"), ("wrong_value", "timeout")):
+        assert advised[one] != advised[other]
+    assert advised["tamper"] == advised["delegated"] != advised["compile_error"]
+    assert all(advised.values())

@@ -10,6 +10,7 @@ from tests.search.conftest import make_node as make_node  # noqa: PLC0414 - fixt
 from tests.search.conftest import make_record as make_record  # noqa: PLC0414
 from tests.search.conftest import make_scored as make_scored  # noqa: PLC0414
 
+from kernelforge.build.types import BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Scored
 from kernelforge.report.grid import grid_text
@@ -58,3 +59,14 @@ def test_a_difference_names_both_trials(make_record: Callable[..., VariantRecord
     assert "-b" in lines and "+B" in lines
     assert diff_report(make_record(), None, nodes[0]).text.splitlines()[-3:] == ["+a", "+b", "+c"]
     assert diff_report(make_record(), nodes[0], nodes[0]).text == "#1 has the same source"
+
+
+def test_a_repair_says_what_it_mends(
+    make_record: Callable[..., VariantRecord], make_node: Callable[..., Node], make_scored: Callable[..., Scored]
+) -> None:
+    broken = make_node(1, BuildFailure(reason="compile_error", detail="no ;"), source="a")
+    mended = make_node(2, make_scored(1.5), source="b")
+    mended = replace(mended, summary=replace(mended.summary, repairs=broken.candidate_id))
+    report = tree_report(make_record(), [broken, mended])
+    assert [row.repairs for row in report.rows] == [0, 1] and report.rows[1].to_json()["repairs"] == 1
+    assert "accepted, repair of #1" in grid_text(tree_grid(report))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.search.memory import MemoryStore
 
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.examples import ExampleStore
@@ -16,6 +15,7 @@ from kernelforge.errors import UsageError
 from kernelforge.evaluate.types import Scored, Trial
 from kernelforge.generate.types import Candidate, Request
 from kernelforge.search.loop import SearchOptions, run_search
+from kernelforge.search.memory import MemoryStore
 from kernelforge.search.scheduler import get_policy
 from kernelforge.search.types import Budget, SearchSummary
 

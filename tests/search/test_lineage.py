@@ -10,7 +10,9 @@ from kernelforge.audit.types import AuditKind
 from kernelforge.build.types import BuildFailure
 from kernelforge.cards.types import SizePoint, VariantRecord
 from kernelforge.evaluate.types import Scored, WorkerFailure
-from kernelforge.search.lineage import best_node, history, parent_node, standing, weights
+from kernelforge.explain.profile import KernelProfile, Profile
+from kernelforge.search.lineage import best_node, feedback_of, history, parent_node, standing, weights
+from kernelforge.search.study import Track
 from kernelforge.search.types import Node
 from kernelforge.verify.types import Rejected, RejectReason
 
@@ -100,3 +102,22 @@ def test_weights_are_shares_of_time(make_record: Callable[..., VariantRecord]) -
     assert [dims for dims, _ in weights(untimed)] == [{"n0": 64}, {"n0": 8}]
     assert math.isclose(sum(w for _, w in weights(untimed)), 1.0)
     assert weights(replace(record, points=())) == ()
+
+
+def test_feedback_has_the_kernel_s_own_time_and_what_a_profiler_found(
+    make_node: MakeNode, make_scored: MakeScored, make_record: Callable[..., VariantRecord]
+) -> None:
+    scored = make_scored(2.0)
+    busy = {"device": "H200", "foreign_cpu_share": "0.9"}
+    told = feedback_of(make_node(1, replace(scored, measurement=replace(scored.measurement, environment=busy))))
+    assert (told.us, told.device, told.disturbed) == (5.0, "H200", True)
+    failed = feedback_of(make_node(2, WRONG))
+    assert (failed.us, failed.device, failed.disturbed) == (None, "", False)
+    kernel = KernelProfile(name="k", grid=1, block=32, duration_us=4.0, units={"dram": 90.0})
+    profile = Profile(device="H200", dims={}, cold=True, kernels=(kernel,), recorded=1.0)
+    node, record = make_node(3, scored), make_record()
+    assert "bound by the GPU's memory" in feedback_of(node, record, profile).detail
+    track = Track(record=record, nodes=[node], since=0)
+    assert "profiled" not in track.history()[0].detail
+    track.profiles = {node.summary.binary: profile}
+    assert "bound by the GPU's memory" in track.history()[0].detail, "though it was explained before"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.search.memory import MemoryStore
 
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.examples import ExampleStore
@@ -21,6 +20,7 @@ from kernelforge.evaluate.types import Outcome, Scored, Trial, WorkerFailure
 from kernelforge.generate.types import Candidate, Exhausted, Request
 from kernelforge.search.events import Event, PhaseChanged, SearchProgress, TrialFinished, VariantExhausted
 from kernelforge.search.loop import SearchOptions, run_search
+from kernelforge.search.memory import MemoryStore
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies.best_first import BestFirst
 from kernelforge.search.study import Study

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.search.memory import MemoryStore
 
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Outcome, Scored, Trial
 from kernelforge.generate.types import Candidate, Exhausted
+from kernelforge.search.memory import MemoryStore
 from kernelforge.search.orders import Order
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies.best_first import BestFirst
 from kernelforge.search.study import KNOWN_TEXT, Study
+from kernelforge.search.tree import tree_of
 from kernelforge.verify.types import Rejected, RejectReason
 
 WRONG = Rejected(reason=RejectReason.WRONG_VALUE, case="c", detail="out[0]", worst_abs=1.0)
@@ -301,3 +302,20 @@ def test_a_source_that_is_no_text_is_refused(setting: Setting) -> None:
         study.deliver(order, setting.candidate("// \ud800"), claim=True)
     with pytest.raises(UsageError, match="cannot be stored"):
         study.enqueue(setting.candidate("// \ud800"))
+
+
+def test_a_further_attempt_at_an_order_mends_what_failed_and_revises_what_passed(setting: Setting) -> None:
+    study = setting.study()
+    (order,) = study.ask()
+    for text, outcome in (("a", WRONG), ("b", WRONG), ("c", setting.scored(1.5)), ("d", setting.scored(2.0))):
+        told = study.tell(order.id, setting.candidate(text))
+        assert told.candidate is not None
+        setting.judge(study, outcome)
+    first, second, third, fourth = study.tracks[order.variant_id].nodes
+    assert [n.candidate.repairs for n in (first, second, third, fourth)] == [
+        "", first.candidate_id, second.candidate_id, ""
+    ]  # fmt: skip
+    assert [n.parent for n in (first, second, third, fourth)] == ["", "", "", third.id]
+    assert fourth.candidate.parent == third.candidate_id
+    # For strategies the first three are one proposal.
+    assert tree_of(study.tracks[order.variant_id].view([], seed=0), failures=True).visits == 2

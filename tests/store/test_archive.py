@@ -145,10 +145,11 @@ def test_a_damaged_file_leaves_nothing_behind(forged: Project, tmp_path: Path, d
 
 
 def test_a_newer_format_is_refused(forged: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelforge.store.archive.VERSION", 2)
+    for name in ("VERSION", "WITHOUT_PROFILES"):
+        monkeypatch.setattr(f"kernelforge.store.archive.{name}", 3)
     pack_project(forged, tmp_path / "tiny.anvil")
     monkeypatch.undo()
-    with pytest.raises(SchemaTooNew, match="version 2"):
+    with pytest.raises(SchemaTooNew, match="version 3"):
         unpack_project(tmp_path / "tiny.anvil", tmp_path / "new.kforge")
 
 

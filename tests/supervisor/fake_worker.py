@@ -3,11 +3,13 @@
 Everything else is real: the project, its orders, the loop, the run's folder. `FAKE_JUDGE_S` is what a trial takes,
 `FAKE_CHILD=1` lets the judge start a process of another group, `FAKE_ERROR` lets the search fail, `FAKE_BROKEN_AT` the
 generator at that number. `FAKE_USD` is what a proposal costs, with a hundred tokens for each dollar; "unknown" untold.
+`FAKE_MODEL` is a language model to ask in place of the generator, as "PROVIDER/MODEL" of the environment's settings.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,11 +27,13 @@ from kernelforge.cards.types import Variant, VariantRecord
 from kernelforge.digest import digest_bytes
 from kernelforge.errors import EnvironmentMissing
 from kernelforge.evaluate.types import Outcome, Scored, Trial
-from kernelforge.generate.types import Candidate, Exhausted, Request
+from kernelforge.generate.types import Candidate, Exhausted, Generator, Repairing, Request
+from kernelforge.proposing import open_generator
 from kernelforge.search.events import Event
 from kernelforge.search.loop import SearchOptions, run_search
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.types import Budget, SearchSummary
+from kernelforge.settings import load_settings
 from kernelforge.store.project import Project
 from kernelforge.supervisor.folder import RunFolder
 from kernelforge.supervisor.types import Run
@@ -95,7 +99,7 @@ class FakeJudge:
             (self.project / "child.txt").write_text(str(child.pid))
         started = time.time()
         time.sleep(JUDGE_S)
-        number = int(candidate.source[3:])
+        (number,) = map(int, re.findall(r"k_ (\d+)", candidate.source))
         assert isinstance(built, Artifact)
         return Trial(candidate=candidate, outcome=outcome(number, built), started=started, seconds=JUDGE_S)
 
@@ -115,6 +119,15 @@ def outcome(number: int, artifact: Artifact) -> Outcome:
     )  # fmt: skip
 
 
+def generator_of(project: Project, run: Run, worker: int) -> tuple[Generator, Repairing | None]:
+    """As the real worker's."""
+    model = os.environ.get("FAKE_MODEL")
+    if not model:
+        return CountingGenerator(), None
+    share, name = run.share(worker), f"{run.id}/{worker}"
+    return open_generator(f"llm:{model}", project, share, run=name, settings=load_settings())
+
+
 def main() -> None:
     sys.stdin.buffer.read()
     folder = RunFolder(Path(sys.argv[1]))
@@ -128,13 +141,15 @@ def main() -> None:
         if error := os.environ.get("FAKE_ERROR"):
             raise EnvironmentMissing(error, hint="install it")
         project = Project.open(folder.project)
+        generator, repairing = generator_of(project, run, int(sys.argv[2]))
         with tempfile.TemporaryDirectory() as scratch:
             return run_search(
-                project, CountingGenerator(), FakeBackend(Path(scratch)), FakeJudge(folder.project), budget,
+                project, generator, FakeBackend(Path(scratch)), FakeJudge(folder.project), budget,
                 variants=[r for card in project.cards() for r in card.variants], prelude=lambda _: "",
                 on_event=on_event, should_stop=should_stop,
                 options=SearchOptions(
-                    policy=Policy(patience=None, min_gain=0.0), build_threads=1, should_pause=should_pause
+                    policy=Policy(patience=None, min_gain=0.0), build_threads=1, should_pause=should_pause,
+                    repairing=repairing, propose_threads=3 if repairing else 0,
                 ),
             )  # fmt: skip
 

@@ -120,7 +120,7 @@ def test_only_what_is_under_way_stays_unsettled() -> None:
         return orders[order_id]
 
     worker = WorkerState(owner="me", tokens=10, usd=1.0, unsettled=(*list(orders)[:-1], "lost"))
-    after = settled(worker, find)
+    after = settled(worker, find, lambda _: ())
     assert (after.tokens, after.usd, after.unsettled) == (16, 3.75, ("asked",))
-    untold = settled(WorkerState(owner="me", usd=1.0, unsettled=("untold",)), find)
+    untold = settled(WorkerState(owner="me", usd=1.0, unsettled=("untold",)), find, lambda _: ())
     assert (untold.tokens, untold.usd, untold.unsettled) == (2, None, ())

@@ -82,6 +82,7 @@ class Session:
     """A runner in this process: addresses are slots, and outputs are poisoned."""
 
     pid = 0
+    in_torch = False
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._slots = kernel, dict[int, BufferSet]()

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from kernelforge.audit.allowed import is_allowed
 from kernelforge.audit.elf import ElfError, SharedObject, read_shared_object
-from kernelforge.audit.types import AuditKind, AuditLabel
+from kernelforge.audit.types import TORCH_TIER, AuditKind, AuditLabel
 from kernelforge.verify.checks.strays import BACKEND_LIBRARIES
 from kernelforge.verify.types import Rejected, RejectReason
 
@@ -94,6 +94,23 @@ def audit_binary(path: Path, *, device: str) -> Audit:
     if finding is not None:
         return Rejected(reason=finding.reason, case=_WHERE, detail=finding.detail)
     return label_of(binary)
+
+
+def audit_torch_module(path: Path) -> Audit:
+    """Label a binary of the torch ABI, or reject it for what not even torch's headers bring along.
+
+    What it computes itself cannot be told: all of torch is in its process.
+    """
+    try:
+        binary = read_shared_object(path)
+    except ElfError as error:
+        return Rejected(reason=RejectReason.TAMPER, case=_WHERE, detail=f"the binary cannot be audited: {error}")
+    found = sorted(n for n in binary.undefined if n in _NEVER_ON_CUDA or n.startswith(_NEVER_PREFIXES))
+    if found:
+        detail = _sentence(found, "starts processes or threads, or opens files")
+        return Rejected(reason=RejectReason.TAMPER, case=_WHERE, detail=detail)
+    needs = [f"needs {n}" for n in binary.needed]
+    return AuditLabel(kind=AuditKind.TORCH, evidence=(TORCH_TIER, *needs))
 
 
 def label_of(binary: SharedObject) -> AuditLabel:

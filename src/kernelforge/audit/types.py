@@ -12,6 +12,12 @@ class AuditKind(StrEnum):
     GENERATED = "generated"
     BACKEND = "backend"
     FALLBACK = "fallback"
+    TORCH = "torch"
+    """Of the torch ABI: judged in a process that has torch in it, so that nobody can tell who does the work."""
+
+
+TORCH_TIER = "torch ABI: judged in a torch process; it may be revised, and is not exported"
+"""What every face says of a trial with the label `torch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

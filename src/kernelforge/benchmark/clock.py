@@ -38,6 +38,7 @@ def environment(facts: MachineFacts, *, device: str, threads: int, torch_version
     if device == "cuda":
         text.pop("dispatch_overhead_us")
         text["clock_us"] = f"{facts.clock_us:.2f} (what two events add, taken off both sides)"
+        text["launch_us"] = f"{facts.launch_us:.2f} (least time of any call)"
         text["gpu"] = physical_gpu(0)
         text["gpu_resources"] = gpu_resources()
         text["gpu_clocks"] = gpu_clocks(text["gpu"])

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,16 +33,30 @@ MOST_MEMORY = 16 << 30
 _TOO_LARGE = "the binary exceeds {} MiB: large tables are computed by the kernel, or kept in its workspace"
 
 
+def full_source(candidate: Candidate, variant: Variant) -> str:
+    """Prelude, glue and candidate as one translation unit; messages refer to the candidate's own lines.
+
+    The candidate comes last: no macro of its own may change what is generated.
+    """
+    suffix = ".cu" if candidate.backend == "cuda" else ".cpp"
+    return (
+        f"{prelude(variant, candidate.backend)}\n"
+        f'#line 1 "glue{suffix}"\n{glue(variant, candidate.backend)}\n'
+        f'#line 1 "kernel{suffix}"\n{candidate.source}\n'
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
     """One compiler ready to use.
 
     Attributes:
-        backend: "cpp" or "cuda". suffix: of the source file.
+        backend: "cpp", "cuda", or "torch" for the second ABI. suffix: of the source file.
         compiler: path; version: its own version line, part of the cache key.
         commands: argument lists, run in order in the scratch; `unit<suffix>` goes in, `kernel.so` comes out.
         target: what a machine needs to run the binary.
         headers: the folder of the compiler's own headers, if it does not take them for the system's.
+        unit: makes the translation unit of a candidate.
     """
 
     backend: str
@@ -52,6 +66,7 @@ class Toolchain:
     commands: tuple[tuple[str, ...], ...]
     target: str
     headers: Path | None = None
+    unit: Callable[[Candidate, Variant], str] = full_source
 
 
 DEPENDENCIES = ("-MMD", "-MF", "unit.d")
@@ -67,26 +82,13 @@ def tvm_ffi_include() -> Path:
     return Path(spec.submodule_search_locations[0]) / "include"
 
 
-def full_source(candidate: Candidate, variant: Variant) -> str:
-    """Prelude, glue and candidate as one translation unit; messages refer to the candidate's own lines.
-
-    The candidate comes last: no macro of its own may change what is generated.
-    """
-    suffix = ".cu" if candidate.backend == "cuda" else ".cpp"
-    return (
-        f"{prelude(variant, candidate.backend)}\n"
-        f'#line 1 "glue{suffix}"\n{glue(variant, candidate.backend)}\n'
-        f'#line 1 "kernel{suffix}"\n{candidate.source}\n'
-    )
-
-
 def build_with(
     toolchain: Toolchain, cache: BuildCache, candidate: Candidate, variant: Variant, *, timeout_s: float
 ) -> Artifact | BuildFailure:
     """Build through the cache."""
     if not re.search(r"\blaunch\s*\(", _COMMENT.sub(" ", candidate.source)):
         return BuildFailure(reason="missing_launch", detail='the source defines no extern "C" int launch(...)')
-    text = full_source(candidate, variant)
+    text = toolchain.unit(candidate, variant)
     flags = tuple(flag for command in toolchain.commands for flag in command)
     key = cache.key(text=text, compiler=toolchain.version, flags=flags, target=toolchain.target)
     cached = cache.get(key)
@@ -124,10 +126,9 @@ def build_with(
     if refused:
         shutil.rmtree(scratch, ignore_errors=True)
         return BuildFailure(reason="compile_error", detail=refused)
-    headers = str(tvm_ffi_include())  # where they lie says nothing on another machine
-    said = [flag for flag in flags if flag not in {"-isystem", headers}]
     record = {
-        "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version, "flags": said,
+        "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version,
+        "flags": list(_without_places(flags)),
         "log": "\n".join(logs)[:_LOG_LIMIT],
     }  # fmt: skip
     artifact = cache.put(key, scratch, record, seconds=time.perf_counter() - started)
@@ -143,14 +144,24 @@ def preprocess(
     """
     scratch = cache.scratch()
     try:
-        (scratch / f"unit{toolchain.suffix}").write_text(full_source(candidate, variant))
+        (scratch / f"unit{toolchain.suffix}").write_text(toolchain.unit(candidate, variant))
         outputs = {"-c", "-o", "-shared", "kernel.o", "kernel.so", *DEPENDENCIES}
         flags = [flag for flag in toolchain.commands[0] if flag not in outputs]
-        bare = ("-P",) if toolchain.backend == "cpp" else ()
+        bare = ("-P",) if toolchain.suffix == ".cpp" else ()
         code, text = _run([str(toolchain.compiler), *flags, "-E", *bare], scratch, timeout_s)
         return text if code == 0 else None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _without_places(flags: Iterable[str]) -> Iterator[str]:
+    """Flags without folders of headers and libraries: where they lie says nothing on another machine."""
+    rest = iter(flags)
+    for flag in rest:
+        if flag == "-isystem":
+            next(rest)
+        elif not flag.startswith("-L"):
+            yield flag
 
 
 def _reads_files(text: str) -> bool:

@@ -40,7 +40,7 @@ class BuildFailure:
     """The candidate does not build.
 
     Attributes:
-        reason: "compile_error", "missing_launch", "build_timeout".
+        reason: "compile_error", "missing_launch", "build_timeout"; "wrong_signature" of the torch ABI.
         detail: the compiler's output, trimmed to the first error; lines are those of the candidate's own source.
     """
 

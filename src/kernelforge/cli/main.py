@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from typing import Annotated, Any
 
 import typer
@@ -9,9 +12,11 @@ import typer.core
 
 from kernelforge import __version__
 from kernelforge.cli.commands import (
+    add,
     ask,
     audit,
     cast,
+    cost,
     demo,
     doctor,
     eval,
@@ -27,10 +32,14 @@ from kernelforge.cli.commands import (
 from kernelforge.cli.commands import capture as capture_command
 from kernelforge.cli.commands import forge as forge_command
 from kernelforge.cli.commands import log as log_command
+from kernelforge.cli.commands import mcp as mcp_command
+from kernelforge.cli.commands import profile as profile_command
+from kernelforge.cli.commands import replay as replay_command
 from kernelforge.cli.commands import tree as tree_command
 from kernelforge.cli.output import show_error
 from kernelforge.cli.verb import ARGUMENTS, EXIT_CODES
 
+INTERRUPTED = 130
 # Of click, which typer brings along under a name that differs between its versions.
 _BadCommandLine: Any = typer.BadParameter.__bases__[0]
 
@@ -120,6 +129,11 @@ def make_app() -> typer.Typer:
     app.command("diff")(tree_command.diff)
     app.command("ask")(ask.ask)
     app.command("tell")(ask.tell)
+    app.command("profile")(profile_command.profile)
+    app.command("mcp")(mcp_command.mcp)
+    app.command("cost")(cost.cost)
+    app.command("replay")(replay_command.replay)
+    app.command("add")(add.add)
     app.command("eval")(eval.evaluate)
     app.command("audit")(audit.audit)
     app.command("export")(export.export)
@@ -154,4 +168,14 @@ def _group(name: str, help_text: str, commands: dict[str, typer.models.CommandFu
 
 def main() -> None:
     """Entry point of the console script."""
-    make_app()(prog_name="kforge")
+    try:
+        make_app()(prog_name="kforge")
+    except SystemExit as end:
+        if end.code == INTERRUPTED and any(
+            t.name.startswith("kforge-") and t.is_alive() for t in threading.enumerate()
+        ):
+            # The interpreter would wait for threads that wait for a language model.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise

@@ -16,6 +16,9 @@ from kernelforge.report.grid import Grid, grid_rich, grid_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+ONLY_ONCE = ("--record",)
+"""Options with a value that the same command cannot have again: a recording is never written over."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
@@ -77,8 +80,11 @@ class Output:
         self.note(f"next: {shlex.join(['kforge', *map(str, words)])}")
 
     def resume(self) -> None:
-        """The command that goes on where this one ended: the very same, with every option."""
-        self.note(f"resume: {shlex.join(['kforge', *self.arguments])}")
+        """The command that goes on where this one ended: the very same, but for options that are good for once."""
+        words = list(self.arguments)
+        for option in ONLY_ONCE:
+            words = [w for i, w in enumerate(words) if w.partition("=")[0] != option and words[i - 1 : i] != [option]]
+        self.note(f"resume: {shlex.join(['kforge', *words])}")
 
     def error(self, error: ForgeError) -> None:
         """An error of ours on stderr: what happened, then what to do. Under --json also as the document on stdout."""

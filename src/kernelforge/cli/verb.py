@@ -29,10 +29,10 @@ EXIT_CODES = """Exit codes:
   1    unexpected: a fault of kernelforge or of this machine
   2    usage: an option or argument is off
   3    not found, or a model, project or package that cannot be used
-  4    the candidate is wrong (eval, audit)
-  5    the candidate does not compile (eval, audit)
+  4    the candidate is wrong (eval, add, audit)
+  5    the candidate does not compile (eval, add, audit)
   6    something is missing here: a GPU, a compiler, an optional package
-  7    flagged by the audit: the candidate does not do the work itself (eval, audit)
+  7    flagged by the audit: the candidate does not do the work itself (eval, add, audit)
   8    no kernel reached the speed-up that --require-speedup asks for
   75   the device is busy: its timing slot could not be had
   130  interrupted with Ctrl-C (143 by SIGTERM); what was finished is kept"""

@@ -16,14 +16,15 @@ from typing import Literal, Self
 
 import torch
 
-from kernelforge.audit.symbols import audit_binary
-from kernelforge.audit.types import AuditLabel
+from kernelforge.audit.symbols import audit_binary, audit_torch_module
+from kernelforge.audit.types import TORCH_TIER, AuditLabel
 from kernelforge.benchmark.clock import environment
 from kernelforge.benchmark.machine import machine_facts
 from kernelforge.benchmark.points import TimedPoint
 from kernelforge.benchmark.protocol import Protocol, measure
 from kernelforge.benchmark.slot import timing_slot
 from kernelforge.benchmark.types import Measurement
+from kernelforge.build.torch_abi import TORCH_ABI, call_of
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
@@ -34,7 +35,9 @@ from kernelforge.evaluate.workbench import Workbench
 from kernelforge.executors.types import Limits
 from kernelforge.generate.types import Candidate
 from kernelforge.runner.eager import EagerWorker
+from kernelforge.runner.protocol import Session
 from kernelforge.runner.session import RunnerSession
+from kernelforge.runner.torch_session import TorchSession
 from kernelforge.settings import Settings
 from kernelforge.verify.cases import LARGE_BYTES
 from kernelforge.verify.gate import recheck, replay, verify
@@ -181,6 +184,8 @@ class Judge:
     def _certify(
         self, artifact: Artifact, record: VariantRecord, examples: ExampleStore, calls: int
     ) -> Certified | Rejected:
+        if artifact.backend == TORCH_ABI:
+            raise HarnessError(f"no certificate: {TORCH_TIER}", hint="write it for the C ABI, see docs/abi.md")
         with self._phase("bench"):
             self._workbench.bench(record, examples)
         with self._phase("cases"):
@@ -235,7 +240,8 @@ class Judge:
         if isinstance(artifact, BuildFailure):
             return artifact
         with self._phase("audit"):
-            label = audit_binary(artifact.path, device=self._device)
+            of_torch = artifact.backend == TORCH_ABI
+            label = audit_torch_module(artifact.path) if of_torch else audit_binary(artifact.path, device=self._device)
         if isinstance(label, Rejected):
             return label
         try:
@@ -248,7 +254,7 @@ class Judge:
             bench = self._workbench.bench(record, examples)
         with self._phase("cases"):
             cases = (*bench.cases, *self._workbench.fresh(record, examples))
-        with self._session(artifact) as session:
+        with self._session_of(artifact, record) as session:
             with self._phase("verify"):
                 verdict = verify(session, record.variant, cases)
             if isinstance(verdict, Rejected):
@@ -266,22 +272,36 @@ class Judge:
             return kept
         return Scored(verdict=verdict, measurement=measurement, audit=label, artifact=artifact)
 
-    def _measure(
-        self, session: RunnerSession, record: VariantRecord, points: Sequence[TimedPoint]
-    ) -> Measurement | Rejected:
-        conditions = environment(
-            self._facts, device=self._device, threads=self._threads, torch_version=torch.__version__
-        )
+    def _measure(self, session: Session, record: VariantRecord, points: Sequence[TimedPoint]) -> Measurement | Rejected:
         return measure(
             self._eager, session, record.variant, points, self._facts,
-            protocol=self._protocol, environment=conditions,
+            protocol=self._protocol, environment=self.conditions(),
         )  # fmt: skip
+
+    def conditions(self) -> dict[str, str]:
+        """Device, versions, rates, load and clocks at this moment, as they stand beside a measurement."""
+        return environment(self._facts, device=self._device, threads=self._threads, torch_version=torch.__version__)
 
     def _faster_than_known(self) -> bool:
         """Measure the machine again before a time is called impossible; whether it is faster than what was known."""
         before = self._facts
         self._facts = machine_facts(self._settings, device=self._device, threads=self._threads, again=True)
         return self._facts.exceeds(before)
+
+    @contextmanager
+    def _session_of(self, artifact: Artifact, record: VariantRecord) -> Iterator[Session]:
+        """A session of whichever ABI the binary is."""
+        if artifact.backend != TORCH_ABI:
+            with self._session(artifact) as session:
+                yield session
+            return
+        call = call_of(artifact.source, record.variant)
+        assert not isinstance(call, str), "it was built"
+        with TorchSession(
+            artifact.path, record.variant, [(p.argument, p.parameter.kind) for p in call], device=self._device,
+            limits=self._limits, threads=self._threads,
+        ) as in_torch:  # fmt: skip
+            yield in_torch
 
     @contextmanager
     def _session(self, artifact: Artifact, *, threads: int | None = None) -> Iterator[RunnerSession]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from kernelforge.build.torch_abi import is_torch_source
 from kernelforge.build.types import BuildFailure
 
 MAX_ERRORS = 4
@@ -64,7 +65,7 @@ def explain_build(failure: BuildFailure, source: str, variant: str = "VARIANT") 
         lines += _error_lines(error, source.splitlines())
     if not errors:
         lines += failure.detail.splitlines()[:_RAW_LINES]
-    if hint := _hint(failure, errors):
+    if hint := _torch_hint(failure) if is_torch_source(source) else _hint(failure, errors):
         lines.append(f"hint: {hint.replace('{variant}', variant)}")
     return tuple(lines)
 
@@ -118,6 +119,13 @@ def _error_lines(error: CompilerError, source: list[str]) -> list[str]:
     if error.column and 0 <= at <= len(shown):
         lines.append("    " + " " * at + "^")
     return lines
+
+
+def _torch_hint(failure: BuildFailure) -> str:
+    """Of a source of the torch ABI, which has no prelude."""
+    if failure.reason in ("missing_launch", "wrong_signature"):
+        return "torch::Tensor launch(...) takes the operator's arguments in their order, see docs/abi.md"
+    return ""
 
 
 def _hint(failure: BuildFailure, errors: tuple[CompilerError, ...]) -> str:

@@ -8,6 +8,7 @@ from kernelforge.build.types import BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Outcome, Scored, WorkerFailure
 from kernelforge.explain.builds import explain_build
+from kernelforge.explain.profile import Profile, explain_profile
 from kernelforge.explain.rejections import explain_rejection
 from kernelforge.explain.speed import explain_speed
 from kernelforge.verify.types import Rejected
@@ -16,12 +17,15 @@ MAX_LINES = 25
 MAX_LINE_CHARACTERS = 400
 
 
-def explain(outcome: Outcome, *, source: str = "", record: VariantRecord | None = None) -> tuple[str, ...]:
+def explain(
+    outcome: Outcome, *, source: str = "", record: VariantRecord | None = None, profile: Profile | None = None
+) -> tuple[str, ...]:  # fmt: skip
     """What came of a candidate, why, and what to look at; at most `MAX_LINES` lines, the most important first.
 
     Args:
         source: of the candidate: its lines are quoted, and its launch bounds read.
         record: of the variant: without it bytes, flops and sizes of a call are unknown, and so is its name.
+        profile: of its binary, if it was profiled: the diagnosis follows, in lines of its own.
     """
     match outcome:
         case Scored():
@@ -35,7 +39,7 @@ def explain(outcome: Outcome, *, source: str = "", record: VariantRecord | None 
             lines = (f"not judged, and no fault of the candidate: {first}", *rest)
         case _:
             assert_never(outcome)
-    return _compact(lines)
+    return _compact(lines) + (() if profile is None else explain_profile(profile, record))
 
 
 def _compact(lines: tuple[str, ...]) -> tuple[str, ...]:

@@ -32,14 +32,25 @@ MOST_NOTES = 200
 """Characters of a candidate's notes."""
 
 _STREAM = {
-    "cuda": "- Everything runs on `stream`, also copies and memsets. `launch` returns what `cudaGetLastError()` says.",
+    "cuda": (
+        "- Everything runs on `stream`, also copies and memsets. `launch` returns what `cudaGetLastError()` says.\n"
+        "- Thread block clusters, cooperative launches and, between the kernels of one call, programmatic dependent\n"
+        "  launch are allowed (`cudaLaunchKernelEx`).\n"
+        "  A first line `// kforge: arch=a` compiles for the architecture's own instructions (sm_90a: wgmma);\n"
+        "  a line of notes is then the second one."
+    ),
     "cpp": "- Threads only through OpenMP, whose regions end before `launch` returns.",
 }
-_ADVICE = {
-    "build_failure": "Mend what the compiler names first; the errors below it may follow from it.",
-    "rejected": "Find the cause before you write: a wrong index, an edge size, a race, a missing guard, a lost digit.",
-    "worker_failure": "It may be the machine's fault; change nothing but what you think is wrong.",
-}
+_MEND = {
+    "compile_error": "compile",
+    "missing_launch": "signature", "wrong_meta": "signature",
+    "crash": "crash", "launch_error": "crash",
+    "oob": "memory", "uninitialised": "memory", "undefined_behaviour": "memory", "mutated_input": "memory",
+    "nondeterministic": "memory", "oom": "memory",
+    "wrong_value": "value", "precision_downgrade": "value",
+    "timeout": "timeout", "build_timeout": "timeout",
+}  # fmt: skip
+"""Reason of a failure -> the file that says how to mend it; all others broke a rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +75,10 @@ class Prompt:
         return digest([self.system, self.variant, self.round])
 
 
-def prompt_for(request: Request, *, failed: Feedback | None = None, into_folder: bool = False) -> Prompt:
+def prompt_for(request: Request, *, into_folder: bool = False) -> Prompt:
     """The prompt of a request.
 
     Args:
-        failed: the attempt at this very order that is to be mended.
         into_folder: the answer is a file beside the prompt, and no reply.
     """
     file = FILE_OF[request.backend]
@@ -77,7 +87,7 @@ def prompt_for(request: Request, *, failed: Feedback | None = None, into_folder:
         system=_fill(
             "system", language=LANGUAGE[request.backend], stream_rule=_STREAM[request.backend]
         ),
-        variant=_variant(request), round=f"{_round(request, failed)}\n{answer}",
+        variant=_variant(request), round=f"{_round(request)}\n{answer}",
     )  # fmt: skip
 
 
@@ -149,12 +159,29 @@ def _more_sizes(points: Sequence[SizePoint]) -> str:
     return f"and {plural(len(points) - MOST_SIZES, 'more size')}" if len(points) > MOST_SIZES else ""
 
 
-def _round(request: Request, failed: Feedback | None) -> str:
-    if failed is not None:
-        return _fill(
-            "repair", kind=failed.outcome.replace("_", " "), source=failed.candidate.source.rstrip(),
-            diagnosis=_quoted(failed.detail), advice=_ADVICE.get(failed.outcome, ""),
-        )  # fmt: skip
+def useless_reply(why: str) -> str:
+    """What is said after a reply in which there is no kernel."""
+    return _fill("again", why=why)
+
+
+def _repair(attempts: Sequence[Feedback]) -> str:
+    *earlier, last = attempts
+    tried = "".join(f"- {_kind(f)}: {f.detail.partition(chr(10))[0]}\n" for f in earlier)
+    return _fill(
+        "repair", kind=_kind(last), attempt=f" It was attempt {len(attempts)}." if earlier else "",
+        source=last.candidate.source.rstrip(), diagnosis=_quoted(last.detail),
+        advice=_fill(f"mend_{_MEND.get(last.reason, 'rules')}"),
+        earlier=f"What came of the attempts before:\n\n{tried}\n" if earlier else "",
+    )  # fmt: skip
+
+
+def _kind(feedback: Feedback) -> str:
+    return (feedback.reason or feedback.outcome).replace("_", " ")
+
+
+def _round(request: Request) -> str:
+    if request.attempts:
+        return _repair(request.attempts)
     history = _limits(request.usage) + _history(request)
     if request.parent is None:
         different = " Its design must differ from all of the above." if request.history else ""
@@ -181,7 +208,7 @@ def _history(request: Request) -> str:
     if not request.history:
         return ""
     parent = request.parent.id if request.parent is not None else None
-    fastest = sorted((f for f in request.history if f.speedup is not None), key=lambda f: -(f.speedup or 0.0))
+    fastest = _fastest_first(request.history)
     chosen = {
         *map(id, request.history[-NEWEST:]), *map(id, fastest[:FASTEST]),
         *(id(f) for f in request.history if parent and parent in (f.candidate.id, f.candidate.parent)),
@@ -195,6 +222,14 @@ def _history(request: Request) -> str:
     lines = [f"{head}{f' ({left_out} are left out here)' if left_out else ''}:", ""]
     lines += [_history_line(f, by_candidate.get(f.candidate.parent)) for f in told]
     return "\n".join(lines) + "\n"
+
+
+def _fastest_first(history: Sequence[Feedback]) -> list[Feedback]:
+    """By the kernels' own times, for a ratio is also high where PyTorch was disturbed; on the newest trial's device."""
+    timed = [f for f in history if f.speedup is not None]
+    here = [f for f in timed if f.device == timed[-1].device]
+    unknown = float("inf")
+    return sorted(here, key=lambda f: (f.disturbed, unknown if f.us is None else f.us, -(f.speedup or 0.0)))
 
 
 def _history_line(feedback: Feedback, parent: Feedback | None) -> str:
@@ -211,7 +246,9 @@ def _name(feedback: Feedback | None) -> str:
         return "a kernel that was not judged here"
     number = f"#{feedback.number}" if feedback.number else "a kernel"
     if feedback.speedup is not None:
-        return f"{number} ({three_digits(feedback.speedup)}x of PyTorch's speed)"
+        own = "" if feedback.us is None else f"{three_digits(feedback.us)} us, "
+        busy = ", timed while others used the machine" if feedback.disturbed else ""
+        return f"{number} ({own}{three_digits(feedback.speedup)}x of PyTorch's speed{busy})"
     return f"{number} ({feedback.outcome.replace('_', ' ')})"
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from kernelforge.cards.types import SizePoint, Variant
 from kernelforge.digest import digest
@@ -16,6 +16,8 @@ class Feedback:
 
     Attributes:
         number: of its node; 0 while it is not judged.
+        reason: which failure it is ("compile_error", "wrong_value", ...), "" of an accepted one.
+        us: the kernel's own time, microseconds a call, on that device. disturbed: others used the machine meanwhile.
     """
 
     candidate: Candidate
@@ -23,6 +25,10 @@ class Feedback:
     detail: str
     speedup: float | None
     number: int = 0
+    reason: str = ""
+    us: float | None = None
+    device: str = ""
+    disturbed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,9 @@ class Request:
         weights: observed dims with their share of the variant's time, most important first; schedules are
             picked for these.
         usage: what is known of the variant's use and limits.
+        order: id of the work order that this is.
+        attempts: what came of this very proposal so far, oldest first; the last of them is to be mended. Empty for a
+            new proposal.
     """
 
     variant: Variant
@@ -69,6 +78,8 @@ class Request:
     why: str = ""
     weights: tuple[tuple[Mapping[str, int], float], ...] = ()
     usage: Usage = field(default_factory=Usage)
+    order: str = ""
+    attempts: tuple[Feedback, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +93,9 @@ class Candidate:
         notes: what distinguishes it, for people (the schedule, say).
         schedule: canonical JSON of the emitter's schedule, "" for other generators.
         parent: id of the revised candidate, or "".
+        repairs: id of the failed candidate that it is the repair of, or "": both are attempts of one proposal.
         model, prompt_digest: of language models.
-        tokens_in, tokens_out, cost_usd: what the proposal cost; 0 where no language model was asked, None if unknown.
+        tokens_in, tokens_out, cost_usd: what this attempt cost; 0 where no language model was asked, None if unknown.
     """
 
     variant_id: str
@@ -93,6 +105,7 @@ class Candidate:
     notes: str = ""
     schedule: str = ""
     parent: str = ""
+    repairs: str = ""
     model: str = ""
     prompt_digest: str = ""
     tokens_in: int | None = None
@@ -111,13 +124,61 @@ class Exhausted:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCandidate:
+    """This proposal came to nothing, and why; the next one may. tokens_in, tokens_out, cost_usd: as of `Candidate`."""
+
+    reason: str
+    tokens_in: int | None = 0
+    tokens_out: int | None = 0
+    cost_usd: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfBudget:
+    """What the next call might cost is not left; nothing was asked.
+
+    Attributes:
+        limit: which budget. reason: in words.
+        tokens_in, tokens_out, cost_usd: of calls of this proposal before.
+    """
+
+    limit: Literal["usd", "tokens"]
+    reason: str
+    tokens_in: int | None = 0
+    tokens_out: int | None = 0
+    cost_usd: float | None = 0.0
+
+
+Proposal: TypeAlias = "Candidate | Exhausted | NoCandidate | OutOfBudget"
+
+
 class Generator(Protocol):
     """Proposes candidates. Thread-safe; keeps no state between calls: all it may use is in the request."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
-    def propose(self, request: Request) -> Candidate | Exhausted:
-        """One new candidate, different from all in `request.history`."""
+    def propose(self, request: Request) -> Proposal:
+        """One new candidate, different from all in `request.history`; or the repair of the last of its attempts."""
+        ...
+
+
+class Repairing(Protocol):
+    """What a generator is beside `Generator` if it can mend what failed and keeps an account of what it pays."""
+
+    @property
+    def name(self) -> str:
+        """As its candidates say."""
+        ...
+
+    @property
+    def most_repairs(self) -> int:
+        """Attempts at one proposal after the first."""
+        ...
+
+    def left_over(self, orders: Collection[str]) -> Sequence[tuple[str, Candidate]]:
+        """Of these orders those whose candidate was received and paid for, with it."""
         ...
 
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 from kernelforge.cards.types import Variant
-from kernelforge.generate.types import Candidate, Exhausted, Generator, Request
+from kernelforge.generate.types import Candidate, Generator, Proposal, Request
 from kernelforge.library.folder import Library
 from kernelforge.library.types import StoredKernel, abi_of
 from kernelforge.search.duplicates import normalised
@@ -42,9 +42,9 @@ class LibraryFirst:
         self._library = library
         self._wrapped = wrapped
 
-    def propose(self, request: Request) -> Candidate | Exhausted:
+    def propose(self, request: Request) -> Proposal:
         """The most promising kernel of the library that was not tried, as a start from scratch; else of `wrapped`."""
-        kernels = proposals(self._library, request)
+        kernels = () if request.attempts else proposals(self._library, request)
         if kernels:
             tried = {normalised(feedback.candidate.source) for feedback in request.history}
             for kernel in kernels:
@@ -52,7 +52,7 @@ class LibraryFirst:
                     return candidate_of(kernel, request)
         return self._ask(request)
 
-    def _ask(self, request: Request) -> Candidate | Exhausted:
+    def _ask(self, request: Request) -> Proposal:
         """A proposal of `wrapped`; another one if it has a kernel of the library again but for comments and spaces.
 
         To `wrapped` that looks new, as an older version of it may have written the comments. A proposal that was paid
@@ -61,7 +61,7 @@ class LibraryFirst:
         known = {normalised(f.candidate.source): f for f in request.history if f.candidate.generator == GENERATOR}
         proposal = self._wrapped.propose(request)
         for _ in range(len(known)):
-            if isinstance(proposal, Exhausted) or proposal.tokens_in != 0:
+            if not isinstance(proposal, Candidate) or proposal.tokens_in != 0:
                 break
             twin = known.get(normalised(proposal.source))
             if twin is None:

@@ -10,6 +10,7 @@ from kernelforge.cards.types import VariantRecord
 from kernelforge.digest import Json
 from kernelforge.evaluate.types import Certified, MemoryPassed, MemoryUnavailable, Scored, WorkerFailure
 from kernelforge.explain.outcome import explain
+from kernelforge.explain.profile import Profile
 from kernelforge.report.judgement import CertificateRow, EvalReport, OutcomeWord, PaperRow, TrialReport
 from kernelforge.report.nodes import trial_row
 from kernelforge.search.types import Node
@@ -18,13 +19,14 @@ from kernelforge.verify.types import Accepted, Rejected, Verdict
 
 def eval_report(
     node: Node, record: VariantRecord, *, certificate: Verdict | WorkerFailure | None = None,
-    paper: PaperRow | None = None, gate_number: int = 0,
+    paper: PaperRow | None = None, gate_number: int = 0, profile: Profile | None = None,
 ) -> EvalReport:  # fmt: skip
     """The node as `kforge eval` reports it.
 
     Args:
         certificate: what the complete set of cases said, if it was tried. paper: what the paper's protocol said.
         gate_number: of the trial that passed the gate, where `node` is the failed certificate's.
+        profile: of its binary.
     """
     row = trial_row(node)
     scored = node.outcome if isinstance(node.outcome, Scored) else None
@@ -36,7 +38,7 @@ def eval_report(
         eager_us=None if scored is None else scored.measurement.eager_us,
         candidate_us=None if scored is None else scored.measurement.candidate_us,
         variant=node.variant_id, node=node.id, number=node.number, gate_number=gate_number, disturbed=row.disturbed,
-        explanation=explain(node.outcome, source=node.candidate.source, record=record),
+        explanation=explain(node.outcome, source=node.candidate.source, record=record, profile=profile),
         certificate=None if certificate is None else certificate_row(certificate), paper=paper,
     )  # fmt: skip
 
@@ -55,9 +57,9 @@ def certificate_row(certificate: Verdict | WorkerFailure) -> CertificateRow:
             assert_never(certificate)
 
 
-def trial_report(node: Node, record: VariantRecord) -> TrialReport:
-    """One stored node as `kforge op show --trial` reports it."""
-    lines = explain(node.outcome, source=node.candidate.source, record=record)
+def trial_report(node: Node, record: VariantRecord, profile: Profile | None = None) -> TrialReport:
+    """One stored node as `kforge op show --trial` reports it. profile: of its binary."""
+    lines = explain(node.outcome, source=node.candidate.source, record=record, profile=profile)
     return TrialReport(label=record.variant.label, trial=trial_row(node), explanation=lines)
 
 

@@ -15,7 +15,7 @@ from kernelforge.wording import plural
 MAX_FUNCTIONS = 12
 MAX_SYMBOLS = 40
 _SECTIONS_SHOWN = (".text", ".rodata", ".nv_fatbin", ".data", ".bss", ".tdata", ".tbss", ".init_array")
-_LABEL_TONES: dict[str, Tone] = {"generated": "good", "backend": "warn", "fallback": "warn"}
+_LABEL_TONES: dict[str, Tone] = {"generated": "good", "backend": "warn", "fallback": "warn", "torch": "warn"}
 _ABLATION_TONES: dict[str, Tone] = {"shown": "good", "not_shown": "bad", "unavailable": "warn"}
 _COMPILERS_OWN = re.compile(r"imports (_ITM_\w+|__cxa_finalize|__gmon_start__|workspace_bytes)")
 """Evidence that says nothing of a candidate: every shared object asks for these, and the glue for the last."""
@@ -66,7 +66,7 @@ def trial_grids(report: TrialReport) -> list[Grid]:
     facts = [
         ("variant", report.label), ("trial", _trial(trial.number, trial.node)),
         ("candidate", ", ".join(p for p in (trial.generator, trial.notes) if p)),
-        ("outcome", f"{trial.outcome}: {trial.reason}" if trial.reason else trial.outcome),
+        ("outcome", f"{trial.outcome}: {trial.reason}" if trial.reason else trial.words),
     ]  # fmt: skip
     if trial.speedup is not None:
         facts.append(("speed-up", interval_text(trial.speedup, disturbed=trial.disturbed)))

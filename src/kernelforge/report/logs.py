@@ -5,22 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from kernelforge.benchmark.types import Measurement
 from kernelforge.cards.types import VariantRecord
 from kernelforge.digest import Json
 from kernelforge.evaluate.types import Scored
 from kernelforge.explain.outcome import explain
+from kernelforge.generate.llm.account import Call, Failure
+from kernelforge.generate.llm.types import Completion
 from kernelforge.report.nodes import trial_line
 from kernelforge.report.units import format_duration, format_interval, format_speedup, format_us
 from kernelforge.search.duplicates import MEASURED_AS
+from kernelforge.search.lineage import attempts_at
 from kernelforge.search.orders import Order
 from kernelforge.search.types import Node
 from kernelforge.wording import plural
 
-LogPhase: TypeAlias = Literal["lineage", "ask", "propose", "compile", "validate", "bench", "audit", "again"]
-PHASES: tuple[LogPhase, ...] = ("lineage", "ask", "propose", "compile", "validate", "bench", "audit", "again")
+LogPhase: TypeAlias = Literal["lineage", "ask", "call", "propose", "compile", "validate", "bench", "audit", "again"]
+PHASES: tuple[LogPhase, ...] = get_args(LogPhase)
 INDENT = 13
 
 
@@ -29,7 +32,8 @@ class LogEntry:
     """One thing that happened.
 
     Attributes:
-        phase: "lineage" is a trial that this one comes from, "again" a later judgement of the same source.
+        phase: "lineage" is a trial that this one comes from, "call" one of a language model, "again" a later judgement
+            of the same source.
         at: POSIX seconds, None where only the order is known. text: one line or several.
     """
 
@@ -62,17 +66,24 @@ class LogReport:
 
 
 def log_report(
-    record: VariantRecord, nodes: Sequence[Node], node: Node, orders: Sequence[Order], *, phase: LogPhase | None = None
+    record: VariantRecord,
+    nodes: Sequence[Node],
+    node: Node,
+    orders: Sequence[Order],
+    *,
+    calls: Sequence[Call] = (),
+    phase: LogPhase | None = None,
 ) -> LogReport:
     """The story of `node`.
 
     Args:
-        nodes: all of the variant. orders: all of the project, closed ones too.
-        phase: only that part of it.
+        nodes: all of the variant. orders: all of the project, closed ones too. calls: for the node's order.
+        phase: only that part of it; of calls then with all that was said.
     """
     entries = [
         *_lineage(nodes, node),
         *(_asked(o, nodes) for o in orders if o.node == node.id),
+        *(_called(call, whole=phase == "call") for call in calls),
         LogEntry(phase="propose", text=_proposal(node)),
         *_compiled(node),
         LogEntry(phase="validate", text=_validated(node, record), at=node.started),
@@ -90,7 +101,7 @@ def log_report(
 
 def _lineage(nodes: Sequence[Node], node: Node) -> list[LogEntry]:
     by_id = {n.id: n for n in nodes}
-    chain: list[Node] = []
+    chain = list(reversed(attempts_at(node, nodes)[:-1]))
     above = by_id.get(node.parent)
     while above is not None and above not in chain:
         chain.append(above)
@@ -99,9 +110,36 @@ def _lineage(nodes: Sequence[Node], node: Node) -> list[LogEntry]:
 
 
 def _asked(order: Order, nodes: Sequence[Node]) -> LogEntry:
-    parent = next((n.number for n in nodes if n.id == order.parent), None)
-    what = "a start from scratch" if parent is None else f"a revision of trial {parent}"
-    return LogEntry(phase="ask", text=f"for {what}: {order.reason}", at=order.created)
+    numbers = {n.id: n.number for n in nodes}
+    what = f"for a revision of trial {numbers[order.parent]}" if order.parent in numbers else "for a start from scratch"
+    if order.repairs in numbers:
+        what = f"to mend trial {numbers[order.repairs]}"
+    return LogEntry(phase="ask", text=f"{what}: {order.reason}", at=order.created)
+
+
+def _called(call: Call, *, whole: bool) -> LogEntry:
+    """How a call went; all that was said in it if it is `whole`."""
+    match call.end:
+        case Completion():
+            usage = call.end.usage
+            tokens = "tokens unknown"
+            if usage is not None:
+                cached = f" ({usage.cache_read_tokens} cached)" if usage.cache_read_tokens else ""
+                tokens = f"{usage.input_tokens} tokens in{cached}, {usage.output_tokens} out"
+            said = f"{call.end.finish_reason} after {format_duration(call.end.seconds)}, {tokens}"
+        case Failure():
+            said = f"{call.end.kind.replace('_', ' ')} after {format_duration(call.end.seconds)}: {call.end.detail}"
+        case None:
+            said = "its end is not known"
+    cost = "unknown" if call.usd is None else f"${call.usd:.4f}"
+    text = f"{call.intent.model}, {call.intent.step}: {said}, cost {cost}"
+    if whole:
+        request = call.intent.request
+        parts = [("system", request.system), ("user", request.stable), *((t.role, t.text) for t in request.turns)]
+        if isinstance(call.end, Completion):
+            parts.append(("assistant", call.end.text))
+        text += "".join(f"\n\n[{role}]\n{words.rstrip()}" for role, words in parts)
+    return LogEntry(phase="call", text=text, at=call.started)
 
 
 def _proposal(node: Node) -> str:

@@ -49,4 +49,5 @@ def _row(node: Node, outcome: str, reason: str = "", detail: str = "", *, scored
         candidate_us=None if measurement is None else measurement.candidate_us,
         generator=node.candidate.generator, notes=node.candidate.notes, parent=node.parent, seconds=node.seconds,
         disturbed=measurement is not None and was_disturbed(measurement),
+        audit="" if scored is None else str(scored.audit.kind),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound
 from kernelforge.evaluate.types import Scored
 from kernelforge.operators import get_operator
+from kernelforge.report.asking import OpenOrder, StatusReport
 from kernelforge.report.nodes import trial_row
 from kernelforge.report.rows import (
     DECISION_EAGER,
@@ -79,6 +80,22 @@ def project_rows(project: Project, decisions: Mapping[str, str] | None = None) -
         operator_row(choice, project.nodes(key), stored=stored.get(key), override=passed.get(key, ""))
         for key, choice in chosen.items()
     )
+
+
+def project_status(project: Project) -> StatusReport:
+    """The rows of a project and its open orders, oldest first."""
+    rows = project_rows(project)
+    labels = {row.variant: row.label for row in rows}
+    return StatusReport(
+        project=str(project.path), model=project.model, device=project.device, rows=rows,
+        orders=tuple(
+            OpenOrder(
+                order=o.id, label=labels.get(o.variant_id, o.variant_id[:8]), state=o.state, reason=o.reason,
+                asked=o.created, expires=o.expires,
+            )
+            for o in project.orders()
+        ),
+    )  # fmt: skip
 
 
 def variant_report(choice: Choice, nodes: Sequence[Node], stored: StoredDecision | None = None) -> VariantReport:

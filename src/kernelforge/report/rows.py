@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kernelforge.audit.types import AuditKind
 from kernelforge.benchmark.types import Interval
 from kernelforge.digest import Json
 from kernelforge.report.units import format_duration
@@ -172,7 +173,7 @@ class TrialRow:
         node: the node's full id. number: 1, 2, ... within the variant. parent: node id, or "".
         outcome: "accepted", "rejected", "build_failure" or "worker_failure". reason: typed, "" if accepted.
         notes: what distinguishes the candidate (the schedule, say). seconds: wall time of building and judging.
-        disturbed: others used the machine while it was timed.
+        disturbed: others used the machine while it was timed. audit: the label of an accepted one.
     """
 
     node: str
@@ -187,13 +188,19 @@ class TrialRow:
     parent: str = ""
     seconds: float = 0.0
     disturbed: bool = False
+    audit: str = ""
+
+    @property
+    def words(self) -> str:
+        """What came of it, in few words: why it failed, or that it is of the weaker tier."""
+        return f"{self.outcome}, torch ABI" if self.audit == AuditKind.TORCH else self.reason or self.outcome
 
     def to_json(self) -> dict[str, Json]:
         return {
             "node": self.node, "number": self.number, "outcome": self.outcome, "reason": self.reason,
             "detail": self.detail, "speedup": interval_json(self.speedup), "candidate_us": finite(self.candidate_us),
             "generator": self.generator, "notes": self.notes, "parent": self.parent, "seconds": finite(self.seconds),
-            "disturbed": self.disturbed,
+            "disturbed": self.disturbed, "audit": self.audit,
         }  # fmt: skip
 
 

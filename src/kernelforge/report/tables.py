@@ -299,7 +299,7 @@ def trial_grid(trials: Sequence[TrialRow]) -> Grid:
 
 
 def _trial_record(trial: TrialRow, marks: bool) -> Record:
-    outcome = Cell(trial.reason or trial.outcome, _OUTCOME_TONES.get(trial.outcome, ""))
+    outcome = Cell(trial.words, _OUTCOME_TONES.get(trial.outcome, ""))
     low, high = (trial.speedup.low, trial.speedup.high) if trial.speedup else (None, None)
     median = trial.speedup.median if trial.speedup else None
     failed = trial.outcome != "accepted" and trial.detail

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kernelforge.audit.types import TORCH_TIER, AuditKind
 from kernelforge.cards.types import VariantRecord
 from kernelforge.digest import Json
 from kernelforge.report.grid import Cell, Column, Grid, Record, Tone
@@ -23,15 +24,17 @@ class TreeRow:
 
     Attributes:
         branch: the lines that lead to it, as text: "│  └─ ". best: the variant's best node. path: on the way to it.
+        repairs: number of the failed attempt before, of the same proposal; 0 for a first one.
     """
 
     branch: str
     trial: TrialRow
+    repairs: int = 0
     best: bool = False
     path: bool = False
 
     def to_json(self) -> dict[str, Json]:
-        return {**self.trial.to_json(), "best": self.best, "on_best_path": self.path}
+        return {**self.trial.to_json(), "best": self.best, "on_best_path": self.path, "repairs": self.repairs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class DiffReport:
 def tree_report(record: VariantRecord, nodes: Sequence[Node]) -> TreeReport:
     """The tree of a variant's nodes."""
     best = best_node(nodes)
-    by_id = {n.id: n for n in nodes}
+    by_id, numbers = {n.id: n for n in nodes}, {n.candidate_id: n.number for n in nodes}
     path, above = set[str](), best
     while above is not None and above.id not in path:
         path.add(above.id)
@@ -77,7 +80,7 @@ def tree_report(record: VariantRecord, nodes: Sequence[Node]) -> TreeReport:
             node, branch, indent = waiting.pop()
             yield TreeRow(
                 branch=branch, trial=trial_row(node), best=best is not None and node.id == best.id,
-                path=node.id in path,
+                path=node.id in path, repairs=numbers.get(node.summary.repairs, 0),
             )  # fmt: skip
             below = children.get(node.id, [])
             for i, child in reversed([*enumerate(below)]):
@@ -95,8 +98,9 @@ def tree_grid(report: TreeReport) -> Grid:
     )  # fmt: skip
     marks = any(row.trial.disturbed for row in report.rows)
     records = tuple(_record(row, marks) for row in report.rows)
-    footer = (DISTURBED_NOTE,) if marks else () if records else ("no trials yet",)
-    return Grid(title=report.label, columns=columns, records=records, footer=footer)
+    footer = [DISTURBED_NOTE] if marks else [] if records else ["no trials yet"]
+    footer += [TORCH_TIER] if any(row.trial.audit == AuditKind.TORCH for row in report.rows) else []
+    return Grid(title=report.label, columns=columns, records=records, footer=tuple(footer))
 
 
 def diff_report(record: VariantRecord, old: Node | None, new: Node) -> DiffReport:
@@ -117,7 +121,7 @@ def _record(row: TreeRow, marks: bool) -> Record:
     trial, speedup = row.trial, row.trial.speedup
     low, median, high = (speedup.low, speedup.median, speedup.high) if speedup else (None, None, None)
     failed = trial.outcome != "accepted"
-    words = [trial.reason or trial.outcome, trial.notes or trial.generator]
+    words = [trial.words, f"repair of #{row.repairs}" if row.repairs else "", trial.notes or trial.generator]
     tone: Tone = "good" if row.best else "bad" if failed else "strong" if row.path else ""
     return Record((
         Cell(f"{row.branch}#{trial.number}{' best' if row.best else ''}", tone),

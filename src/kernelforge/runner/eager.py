@@ -87,14 +87,7 @@ class EagerWorker:
         self._alive()
         self._forget(slot)
         layout = protocol.layout_of(buffers)
-        inputs = [i for i, b in enumerate(buffers) if b.kind != "output"]
-        request: dict[str, Json] = {
-            "op": "load", "slot": slot, "variant": variant, "dims": dict(dims),
-            "scalars": {name: encode_float(value) for name, value in scalars.items()},
-            "in_offsets": [layout.in_offsets[i] for i in inputs],
-            "alignments": [buffers[i].alignment for i in inputs],
-            "out_offsets": [offset for offset in layout.out_offsets if offset >= 0],
-        }  # fmt: skip
+        request = load_request(slot, variant, dims, scalars, buffers, layout=layout)
         in_fd, out_fd = arena.input_arena(buffers, layout), arena.blank_arena(layout.out_bytes)
         self._slots[slot] = (layout, out_fd)
         try:
@@ -197,6 +190,21 @@ class EagerWorker:
     def _forget(self, slot: int) -> None:
         if slot in self._slots:
             os.close(self._slots.pop(slot)[1])
+
+
+def load_request(
+    slot: int, variant: Json, dims: Mapping[str, int], scalars: Mapping[str, float], buffers: Sequence[Buffer], *,
+    layout: Layout,
+) -> dict[str, Json]:  # fmt: skip
+    """What a process with torch in it must know to make tensors of an arena's bytes."""
+    inputs = [i for i, b in enumerate(buffers) if b.kind != "output"]
+    return {
+        "op": "load", "slot": slot, "variant": variant, "dims": dict(dims),
+        "scalars": {name: encode_float(value) for name, value in scalars.items()},
+        "in_offsets": [layout.in_offsets[i] for i in inputs],
+        "alignments": [buffers[i].alignment for i in inputs],
+        "out_offsets": [offset for offset in layout.out_offsets if offset >= 0],
+    }  # fmt: skip
 
 
 def _answer(data: bytes | Death) -> Mapping[str, Json]:

@@ -18,7 +18,6 @@ import socket
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +29,7 @@ from kernelforge.cards.types import Variant
 from kernelforge.digest import Json, decode_float
 from kernelforge.executors.types import PACKET_BYTES
 from kernelforge.operators import get_operator
+from kernelforge.runner.tensors import check_outputs, clone_of, tensor_of, tensors_in, write_tensor
 
 LEAD_CHUNK = 32
 LEAD_BYTES = 256 << 20
@@ -98,17 +98,21 @@ class EagerServer:
         offsets, alignments = _ints(request["in_offsets"]), _ints(request["alignments"])
         arena = mmap.mmap(fds[0], 0, prot=mmap.PROT_READ) if os.fstat(fds[0]).st_size else b""
         inputs = [
-            _tensor(spec, arena, offset, alignment, self._device)
+            tensor_of(spec, arena, offset, alignment, self._device)
             for spec, offset, alignment in zip(specs, offsets, alignments, strict=True)
         ]
         bound = to_bound(variant, dims, scalars, inputs)
-        call = get_operator(variant.operator).call
         return Slot(
-            variant=variant, call=lambda: call(bound), inputs=inputs,
-            pristine={i: _clone(inputs[i]) for i in variant.mutates},
+            variant=variant, call=self._call_of(variant, bound), inputs=inputs,
+            pristine={i: clone_of(inputs[i]) for i in variant.mutates},
             outputs=tuple(pattern.spec(dims, self._device) for pattern in variant.outputs),
             out=mmap.mmap(fds[1], 0) if os.fstat(fds[1]).st_size else None, out_offsets=_ints(request["out_offsets"]),
         )  # fmt: skip
+
+    def _call_of(self, variant: Variant, bound: Mapping[str, object]) -> Callable[[], object]:
+        """What is run and timed: the operator on the bound arguments."""
+        call = get_operator(variant.operator).call
+        return lambda: call(bound)
 
     def _run(self, slot: Slot) -> dict[str, Json]:
         slot.restore()
@@ -118,10 +122,10 @@ class EagerServer:
             result = slot.call()
             self._synchronise()
             total = time.perf_counter_ns() - started
-        results = [slot.inputs[i] for i in slot.variant.mutates] + (_flatten(result) if slot.outputs else [])
-        _check_outputs(results[len(slot.variant.mutates) :], slot.outputs)
+        results = [slot.inputs[i] for i in slot.variant.mutates] + (tensors_in(result) if slot.outputs else [])
+        check_outputs(results[len(slot.variant.mutates) :], slot.outputs)
         for tensor, offset in zip(results, slot.out_offsets, strict=True):
-            _write(slot.out, offset, tensor)
+            write_tensor(slot.out, offset, tensor)
         return {"total_ns": total}
 
     def _time(self, request: Mapping[str, Json], fds: Sequence[int]) -> dict[str, Json]:
@@ -248,60 +252,6 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _tensor(spec: TensorSpec, arena: mmap.mmap | bytes, offset: int, alignment: int, device: str) -> torch.Tensor:
-    """A tensor of its own storage whose pointer has exactly this alignment (from 64 on: at least)."""
-    dtype = getattr(torch, spec.dtype)
-    size = spec.storage_bytes
-    storage = torch.empty(size + 2 * max(alignment, 64), dtype=torch.uint8, device=device)
-    period, want = (2 * alignment, alignment) if alignment < 64 else (alignment, 0)
-    skip = (want - storage.data_ptr()) % period
-    flat = storage[skip : skip + size]
-    if size == 0:
-        return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=device)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # nor is it written to
-        flat.copy_(torch.frombuffer(arena, dtype=torch.uint8, count=size, offset=offset))
-    return flat.view(dtype).as_strided(spec.shape, spec.stride)
-
-
-def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    """The same with a storage of its own, gaps included."""
-    storage = tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
-        storage, tensor.storage_offset(), tensor.shape, tensor.stride()
-    )
-
-
-def _flatten(result: object) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, tuple | list):
-        return [tensor for item in result for tensor in _flatten(item)]
-    return []
-
-
-def _check_outputs(outputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> None:
-    if len(outputs) != len(specs):
-        raise ValueError(f"eager returned {len(outputs)} tensors, the variant says {len(specs)}")
-    for index, (tensor, spec) in enumerate(zip(outputs, specs, strict=True)):
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        strides = [(a, b) for a, b, n in zip(tensor.stride(), spec.stride, spec.shape, strict=False) if n != 1]
-        differs = tensor.numel() and any(a != b for a, b in strides)
-        if tuple(tensor.shape) != spec.shape or dtype != spec.dtype or differs:
-            got = f"{list(tensor.shape)} {dtype} stride {list(tensor.stride())}"
-            raise ValueError(f"output {index}: eager gives {got}, the variant says {spec}")
-
-
-def _write(out: mmap.mmap | None, offset: int, tensor: torch.Tensor) -> None:
-    """The bytes from the tensor's first element to its last, gaps included."""
-    if tensor.numel() == 0:
-        return
-    assert out is not None
-    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    raw = tensor.detach().as_strided((span,), (1,)).view(torch.uint8)
-    torch.frombuffer(out, dtype=torch.uint8, count=raw.numel(), offset=offset).copy_(raw)
-
-
 def _mapping(value: Json) -> Mapping[str, Json]:
     assert isinstance(value, Mapping)
     return value
@@ -317,7 +267,7 @@ def _ints(value: Json) -> list[int]:
     return [_int(item) for item in value]
 
 
-def _tie_to(lifeline: int) -> None:
+def tie_to(lifeline: int) -> None:
     """The kernel kills this process when the other end of the pipe closes, that is, when its owner is gone."""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
@@ -345,7 +295,7 @@ def _present_core() -> int:
         return -1
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let glibc reuse the pages of freed outputs.
 
     A large output is otherwise mapped anew at every call, and its page faults would be charged to eager alone: the
@@ -358,7 +308,7 @@ def _keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, 2**31 - 1)
 
 
-def _requests(channel: socket.socket) -> Iterator[tuple[Mapping[str, Json], list[int]]]:
+def requests_on(channel: socket.socket) -> Iterator[tuple[Mapping[str, Json], list[int]]]:
     while True:
         data, fds, _, _ = socket.recv_fds(channel, PACKET_BYTES, 2)
         if not data:
@@ -375,15 +325,15 @@ def main() -> None:
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--lifeline", type=int, required=True)
     options = parser.parse_args()
-    _tie_to(options.lifeline)
-    _keep_freed_memory()
+    tie_to(options.lifeline)
+    keep_freed_memory()
     torch.set_num_threads(options.threads)
     channel = socket.socket(fileno=options.control)
     if options.device == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
     server = EagerServer(options.device)
     channel.send(json.dumps({"error": "", "torch": torch.__version__}).encode())
-    for request, fds in _requests(channel):
+    for request, fds in requests_on(channel):
         try:
             answer: dict[str, Json] = {"error": "", **server.handle(request, fds)}
         except Exception as error:  # noqa: BLE001 - the boundary of this process: the owner raises it

@@ -17,14 +17,17 @@ candidate code: it is unpacked field by field and validated, and a nonsensical o
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from kernelforge.errors import HarnessError
 from kernelforge.executors.types import Death
 
 RunnerDeath: TypeAlias = Death
+
+TORCH_MODULE = "kforge_kernel"
+"""The Python module that a binary of the torch ABI is."""
 
 MAX_BUFFERS, MAX_DIMS, MAX_SCALARS, MAX_SLOTS = 128, 32, 32, 256
 WORKSPACE = -1
@@ -32,7 +35,7 @@ WORKSPACE = -1
 
 Fence: TypeAlias = Literal["user", "network", "files"]
 """A user id of its own, no network, no file that can be written to."""
-ReplyError: TypeAlias = Literal["", "memory", "workspace", "device", "launch", "async", "load", "request"]
+ReplyError: TypeAlias = Literal["", "memory", "workspace", "device", "launch", "async", "load", "request", "meta"]
 Bytes: TypeAlias = "bytes | bytearray | memoryview"
 
 _MAGIC, _VERSION = 0x4B464F52, 1
@@ -85,7 +88,8 @@ class RunReply:
     Attributes:
         outputs: raw bytes of each "inout" and "output" buffer in order; empty if error.
         error: "" or "launch" (it returned status != 0), "async" (the device failed afterwards), "workspace", "memory",
-            "device". status: what launch returned, or the cudaError_t. message: the same in words.
+            "device", "meta" (torch ABI: it returned tensors of another form than the variant's). status: what launch
+            returned, or the cudaError_t. message: the same in words.
         inputs_changed: indices of "input" buffers that the call changed.
         canaries_broken: indices of buffers whose surroundings it wrote to; -1 is the workspace.
         seconds: of the call as the worker saw it, device work included. wall_s: of the command by our own clock.
@@ -136,6 +140,35 @@ class BufferSet:
     buffers: tuple[Buffer, ...]
     dims: tuple[int, ...] = ()
     scalars: tuple[float, ...] = ()
+
+
+class Session(Protocol):
+    """One candidate in a process of its own: what verifying and timing ask of it. A dead one answers with its death.
+
+    Attributes:
+        in_torch: the process has torch in it, and its calls go through Python.
+    """
+
+    in_torch: bool
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def death(self) -> RunnerDeath | None: ...
+
+    def load(self, slot: int, work: BufferSet) -> LoadReply | RunnerDeath: ...
+
+    def unload(self, slot: int) -> None: ...
+
+    def run_slot(self, slot: int) -> RunReply | RunnerDeath: ...
+
+    def time_slots(
+        self, first: int, count: int, *, iterations: int, warmup: int = 1, flush_bytes: int = 0, batch: bool = False,
+        collect: bool = False, prepare: bool = True, read: Container[int] | None = None, core: int | None = None,
+    ) -> TimeReply | RunnerDeath:  # fmt: skip
+        """See `runner.session.RunnerSession.time_slots`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,8 @@ class RunnerSession:
         exact: every buffer is an allocation of exactly its size without canaries, for memory checkers.
     """
 
+    in_torch = False
+
     def __init__(
         self, artifact_path: Path, *, device: Literal["cpu", "cuda"], limits: Limits, threads: int,
         settings: Settings, sanitize: bool = False, wrapper: Sequence[str] = (), exact: bool = False,

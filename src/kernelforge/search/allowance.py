@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from kernelforge.errors import UsageError
-from kernelforge.generate.types import Candidate
+from kernelforge.generate.types import Candidate, NoCandidate, OutOfBudget
 from kernelforge.search.events import SearchProgress
 from kernelforge.search.types import Budget, StopReason
 
@@ -27,6 +27,14 @@ class Cost:
     usd: float | None = 0.0
 
 
+def paid(cost: Cost, proposal: Candidate | NoCandidate | OutOfBudget) -> Cost:
+    """The cost with one more proposal of a generator that keeps the limits by its own account."""
+    return Cost(
+        proposals=cost.proposals + (not isinstance(proposal, OutOfBudget)),
+        tokens=added(cost.tokens, candidate_tokens(proposal)), usd=added(cost.usd, proposal.cost_usd),
+    )  # fmt: skip
+
+
 def charged(cost: Cost, candidate: Candidate, budget: Budget) -> Cost:
     """The cost with one more proposal.
 
@@ -41,10 +49,7 @@ def charged(cost: Cost, candidate: Candidate, budget: Budget) -> Cost:
                 "on them cannot be kept",
                 hint="limit trials or time instead",
             )
-    return Cost(
-        proposals=cost.proposals + 1,
-        tokens=added(cost.tokens, tokens), usd=added(cost.usd, usd),
-    )  # fmt: skip
+    return paid(cost, candidate)
 
 
 def added(spent: Number | None, more: Number | None) -> Number | None:
@@ -52,8 +57,8 @@ def added(spent: Number | None, more: Number | None) -> Number | None:
     return None if spent is None or more is None else spent + more
 
 
-def candidate_tokens(candidate: Candidate) -> int | None:
-    """Tokens read and written for a candidate, None if either is unknown."""
+def candidate_tokens(candidate: Candidate | NoCandidate | OutOfBudget) -> int | None:
+    """Tokens read and written for a proposal, None if either is unknown."""
     if candidate.tokens_in is None or candidate.tokens_out is None:
         return None
     return candidate.tokens_in + candidate.tokens_out

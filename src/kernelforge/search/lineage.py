@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernelforge.benchmark.clock import was_disturbed
+from kernelforge.build.types import BuildFailure
 from kernelforge.cards.types import VariantRecord
 from kernelforge.evaluate.types import Scored
 from kernelforge.explain.outcome import explain
+from kernelforge.explain.profile import Profile
 from kernelforge.generate.types import Feedback
 from kernelforge.search.types import Node
+from kernelforge.verify.types import Rejected
 
 MIN_SPEEDUP_LOW = 1.02
 """Faster than eager beyond the noise is what has the low end of its interval above this: only that is exported."""
@@ -24,12 +27,43 @@ DOUBTFUL = 0.5
 """A kernel that is slower than this while others use the machine is offered to the judge again, as if it had failed."""
 
 
-def feedback_of(node: Node, record: VariantRecord | None = None) -> Feedback:
-    """A node as the generator sees it; with the variant's record its explanation knows bytes and sizes too."""
+def feedback_of(node: Node, record: VariantRecord | None = None, profile: Profile | None = None) -> Feedback:
+    """A node as the generator sees it; with the variant's record its explanation knows bytes and sizes too.
+
+    Args:
+        profile: what a profiler measured of its binary; the explanation ends with what follows from it.
+    """
     outcome = node.outcome
-    speedup = outcome.measurement.speedup.median if isinstance(outcome, Scored) else None
-    detail = "\n".join(explain(outcome, source=node.candidate.source, record=record))
-    return Feedback(candidate=node.candidate, outcome=node.kind, detail=detail, speedup=speedup, number=node.number)
+    measured = outcome.measurement if isinstance(outcome, Scored) else None
+    detail = "\n".join(explain(outcome, source=node.candidate.source, record=record, profile=profile))
+    return Feedback(
+        candidate=node.candidate, outcome=node.kind, detail=detail, number=node.number,
+        speedup=None if measured is None else measured.speedup.median,
+        us=None if measured is None else measured.candidate_us,
+        device="" if measured is None else measured.environment.get("device", ""),
+        disturbed=measured is not None and was_disturbed(measured),
+        reason=str(outcome.reason) if isinstance(outcome, BuildFailure | Rejected) else "",
+    )  # fmt: skip
+
+
+def attempts_at(node: Node, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """A node and the failed attempts before it at the same proposal, oldest first."""
+    by_candidate = {n.candidate_id: n for n in nodes}
+    chain = [node]
+    # A candidate may come back as the repair of its own repair.
+    while (before := by_candidate.get(chain[0].summary.repairs)) is not None and before not in chain:
+        chain.insert(0, before)
+    return tuple(chain)
+
+
+def last_attempt(node: Node, nodes: Sequence[Node]) -> Node:
+    """The newest attempt at the proposal of a node, which may be itself."""
+    mended = {n.summary.repairs: n for n in nodes if n.summary.repairs}
+    seen = {node.id}
+    while (after := mended.get(node.candidate_id)) is not None and after.id not in seen:
+        node = after
+        seen.add(node.id)
+    return node
 
 
 def history(nodes: Sequence[Node]) -> tuple[Feedback, ...]:

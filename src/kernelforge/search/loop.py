@@ -21,23 +21,39 @@ from typing import Any
 
 from kernelforge.build.types import Artifact, Backend, BuildFailure
 from kernelforge.cards.types import Variant, VariantRecord
+from kernelforge.errors import ForgeError
 from kernelforge.evaluate.types import Trial
-from kernelforge.generate.types import Candidate, Exhausted, Generator, Request
-from kernelforge.search.allowance import Cost, charged, forecast, spent, unaffordable
+from kernelforge.generate.types import (
+    Candidate,
+    Exhausted,
+    Generator,
+    NoCandidate,
+    OutOfBudget,
+    Proposal,
+    Repairing,
+    Request,
+)
+from kernelforge.search.allowance import Cost, charged, forecast, paid, spent, unaffordable
 from kernelforge.search.duplicates import normalised
 from kernelforge.search.events import Event, Phase, PhaseChanged, TrialFinished, VariantExhausted
 from kernelforge.search.lanes import Lanes
-from kernelforge.search.lineage import best_node, speedup_of
+from kernelforge.search.lineage import attempts_at, best_node, speedup_of
 from kernelforge.search.orders import Order, OrderStore
 from kernelforge.search.requests import request_for
 from kernelforge.search.scheduler import Policy
 from kernelforge.search.strategies import get_strategy
-from kernelforge.search.study import Study, Track
+from kernelforge.search.study import KNOWN_TEXT, Study, Track
 from kernelforge.search.trials import judged
-from kernelforge.search.types import Budget, Judge, SearchSummary, StopReason, Strategy
+from kernelforge.search.types import Budget, Judge, Node, SearchSummary, StopReason, Strategy
 
+FRUITLESS_OF_VARIANT, FRUITLESS_IN_ALL = 4, 8
+"""Proposals without a candidate in a row, after which a variant, or the search, is left alone."""
 POLL_S = 0.2
 """How often `should_stop` and `should_pause` are asked while there is nothing to judge."""
+
+
+class FruitlessSearch(ForgeError):
+    """Proposals come to nothing any more: the provider does not answer, say, or its replies hold no kernel."""
 
 
 def _never() -> bool:
@@ -62,6 +78,8 @@ class SearchOptions:
         seed: of the strategy.
         should_pause: asked between trials; while it says so nothing begins, and what was prepared is anyone's. The time
             counts for no limit.
+        repairing: the generator, if it can mend what failed and keeps the limits of tokens and dollars itself.
+        target: facts of the device, a line each, for the generator.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -73,6 +91,8 @@ class SearchOptions:
     strategy: Strategy = field(default_factory=lambda: get_strategy("autotune"))
     seed: int = 0
     should_pause: Callable[[], bool] = _never
+    repairing: Repairing | None = None
+    target: Sequence[str] = ()
 
 
 def run_search(
@@ -162,9 +182,13 @@ class _Search:
     started: float = 0.0
     paused_s: float = 0.0
     cost: Cost = field(default_factory=Cost)
+    refused: StopReason | None = None
+    fruitless: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> SearchSummary:
         self.started = self.options.clock()
+        if self.options.repairing is not None:
+            self.study.take_left_over(self.options.repairing.left_over)
         try:
             with (
                 self._pool("build", self.options.build_threads) as self.builders,
@@ -196,9 +220,15 @@ class _Search:
         pool = ThreadPoolExecutor(threads, thread_name_prefix=f"kforge-{name}")
         try:
             yield pool
-        finally:
-            # Waits for what runs; the cache keeps what builds made, the store what was proposed.
+        except KeyboardInterrupt:
+            # Whoever kills does not wait for a language model. What it answers is lost, and counted as unknown.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        # Waits for what runs; the cache keeps what builds made, the store what was proposed.
+        pool.shutdown(wait=True, cancel_futures=True)
 
     def _loop(self) -> StopReason:
         self._say(forecast(self.budget, done=0, elapsed_s=0.0))
@@ -221,7 +251,7 @@ class _Search:
                 self._finish(item)
                 self._say(forecast(self.budget, done=self.done, elapsed_s=self._elapsed(), cost=self.cost))
             elif not self._await():
-                return unaffordable(self.budget, self.cost) or "exhausted"
+                return self.refused or unaffordable(self.budget, self.cost) or "exhausted"
 
     def _elapsed(self) -> float:
         return self.options.clock() - self.started - self.paused_s
@@ -314,9 +344,9 @@ class _Search:
                 continue
             if self.proposers is not None and len(self.proposing) >= self.options.propose_threads:
                 break
-            if unaffordable(self.budget, self.cost, under_way=len(self.proposing)) is not None:
+            if self.refused or unaffordable(self.budget, self.cost, under_way=len(self.proposing)) is not None:
                 break
-            asked = self.study.ask()
+            asked = self.study.ask(repairs=self.options.repairing is not None)
             if not asked:
                 break
             self._order(asked[0])
@@ -355,25 +385,59 @@ class _Search:
             else:
                 self._phase(self.study.tracks[order.variant_id], number, "done")
 
-    def _told(self, order: Order, request: Request, proposal: Candidate | Exhausted) -> Order | None:
+    def _told(self, order: Order, request: Request, proposal: Proposal) -> Order | None:
         """Store a proposal; its order if it is to be judged here and now."""
-        if isinstance(proposal, Exhausted):
-            self.study.tell(order.id, proposal)
-            return None
-        text = normalised(proposal.source)
-        if self.study.is_known(proposal) and any(normalised(f.candidate.source) == text for f in request.history):
+        match proposal:
+            case Exhausted():
+                self.study.tell(order.id, proposal)
+                return None
+            case OutOfBudget():
+                self.study.hand_back(order, proposal.reason)
+                self.refused, self.cost = proposal.limit, paid(self.cost, proposal)
+                return None
+            case NoCandidate():
+                self.cost = paid(self.cost, proposal)
+                self._no_candidate(order, proposal.reason)
+                return None
+        accounted = self.options.repairing is not None
+        if not accounted and self._is_repeated(request, proposal):
             self.study.tell(order.id, Exhausted(reason=f"the {self.generator.name} generator repeats itself"))
             delivered = None
         else:
             delivered = self.study.deliver(order, proposal, claim=self.takes)
         # After it is stored: what was paid for is kept even if its cost is refused.
         try:
-            self.cost = charged(self.cost, proposal, self.budget)
+            self.cost = paid(self.cost, proposal) if accounted else charged(self.cost, proposal, self.budget)
         except BaseException:
             if delivered is not None:
                 self.study.release(delivered)
             raise
+        if delivered is not None:
+            self.fruitless.clear()
+        elif accounted:
+            self._no_candidate(order, KNOWN_TEXT)
         return delivered if delivered is not None and delivered.state == "judging" else None
+
+    def _is_repeated(self, request: Request, candidate: Candidate) -> bool:
+        """Whether a generator proposes what it was told that it has proposed: it will do so again."""
+        text = normalised(candidate.source)
+        return self.study.is_known(candidate) and any(normalised(f.candidate.source) == text for f in request.history)
+
+    def _no_candidate(self, order: Order, reason: str) -> None:
+        """Note a proposal that came to nothing. After some in a row its variant is left alone, after more all are.
+
+        Raises:
+            FruitlessSearch: nothing comes of it any more, whatever the variant.
+        """
+        self.study.tell(order.id, reason)
+        mine = self.fruitless[order.variant_id] = self.fruitless.get(order.variant_id, 0) + 1
+        if sum(self.fruitless.values()) >= FRUITLESS_IN_ALL:
+            raise FruitlessSearch(
+                f"{FRUITLESS_IN_ALL} proposals in a row came to nothing; the last one: {reason}",
+                hint="mend that, and the same command goes on",
+            )
+        if mine >= FRUITLESS_OF_VARIANT:
+            self.study.tracks[order.variant_id].exhausted = f"{mine} proposals in a row came to nothing: {reason}"
 
     def _number(self) -> int:
         self.numbered += 1
@@ -396,7 +460,7 @@ class _Search:
     def _request(self, track: Track, order: Order) -> Request:
         return request_for(
             track, order, backend=self.backend.name, prelude=self.prelude(track.record.variant),
-            brief=self.backend.brief(), pending=self.study.pending(order.variant_id),
+            brief=self.backend.brief(), target=self.options.target, pending=self.study.pending(order.variant_id),
         )  # fmt: skip
 
     def _build(self, candidate: Candidate, variant: Variant) -> tuple[Artifact | BuildFailure, float, float]:
@@ -421,10 +485,23 @@ class _Search:
             # Another process may have judged it, if its lease ended meanwhile; then that trial stands.
             self.done += node.started == trial.started
             best = best_node(track.nodes)
+            self._have_it_mended(item, node)
         self._phase(track, item.trial, "done")
         self._say(
             TrialFinished(variant=track.label, node=node, best_speedup=speedup_of(best) if best is not None else None)
         )
+
+    def _have_it_mended(self, item: _Prepared, node: Node) -> None:
+        """Put an order in for the repair of what failed, if its generator can do that and has not tried too often."""
+        mender = self.options.repairing
+        if mender is None or item.candidate.generator != mender.name or node.kind not in ("build_failure", "rejected"):
+            return
+        attempts = len(attempts_at(node, item.track.nodes))
+        if attempts <= mender.most_repairs:
+            self.study.enqueue(
+                node.variant_id, parent=node.parent, repairs=node.id,
+                reason=f"repair {attempts} of {mender.most_repairs}",
+            )  # fmt: skip
 
     def _judge(self, item: _Prepared) -> Trial:
         record = item.track.record

@@ -7,11 +7,12 @@ of it is stored: whoever dies loses at most the trial it was making, and another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 from kernelforge.evaluate.types import Trial
+from kernelforge.explain.profile import Profile
 from kernelforge.generate.types import Candidate
 from kernelforge.search.types import Node, NodeStore
 
@@ -26,6 +27,7 @@ class Order:
 
     Attributes:
         id: random. parent: node id of what is to be revised, or "" for a start from scratch.
+        repairs: node id of the failed attempt at this proposal that is to be mended, or "" for a new proposal.
         reason: why this parent, of the strategy.
         owner: who works on it now (see `search.owners.owner_of_this_process`), or "".
         created, expires: POSIX seconds; after `expires` the owner is given up, but a late delivery is never refused.
@@ -36,6 +38,7 @@ class Order:
     id: str
     variant_id: str
     parent: str = ""
+    repairs: str = ""
     reason: str = ""
     state: OrderState = "asked"
     owner: str = ""
@@ -76,6 +79,10 @@ class OrderStore(NodeStore, Protocol):
 
         `decide` changes nothing, but may read the store; between what it sees and what is stored nobody else writes.
         """
+        ...
+
+    def profiles(self) -> Mapping[str, Profile]:
+        """What a profiler measured of binaries, by their sha256; of most there is nothing."""
         ...
 
     def finish(self, order_id: str, trial: Trial, *, parent: str = "") -> Node:

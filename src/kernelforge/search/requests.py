@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelforge.generate.types import Feedback, Request, Usage
-from kernelforge.search.lineage import weights
+from kernelforge.search.lineage import attempts_at, weights
 from kernelforge.search.orders import Order
 from kernelforge.search.scheduler import reference_node
 from kernelforge.search.study import Track
@@ -21,11 +21,14 @@ def request_for(
         target: facts of the device, a line each. pending: what is delivered and not judged yet.
     """
     record = track.record
+    broken = next((n for n in track.nodes if n.id == order.repairs), None)
+    attempts = () if broken is None else attempts_at(broken, track.nodes)
     reference = reference_node(track.nodes)
     timed = None if reference is None else reference.summary
     return Request(
         variant=record.variant, backend=backend, prelude=prelude, brief=brief,
-        history=(*track.history(), *pending), why=order.reason, weights=weights(record),
+        history=(*track.history(), *pending), why=order.reason, weights=weights(record), order=order.id,
+        attempts=tuple(track.feedback(n) for n in attempts),
         parent=next((n.candidate for n in track.nodes if n.id == order.parent), None),
         usage=Usage(
             points=record.points, share=record.share, captured_us=record.eager_us, target=tuple(target),

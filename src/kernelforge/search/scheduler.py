@@ -77,7 +77,7 @@ class VariantState:
     Attributes:
         share: runtime share, in [0, 1].
         trials: stored and in flight. judged: stored, failures of the judge left out.
-        stalled: judged trials since the last progress.
+        stalled: judged trials since the last progress. In all three a proposal with its repairs is one.
         speedup: median of the best node, 0.0 if there is none.
         left: time of the faster of eager and the best node, as a fraction of eager's.
         floor: measured roofline floor as a fraction of eager's time; 0.0 if unknown.
@@ -146,7 +146,7 @@ class GrowingState:
         """As `state_of`."""
         self._record = record
         self._since, self._prior_floor = since, prior_floor
-        self._seen = self._judged = self._failures = 0
+        self._seen = self._proposals = self._judged = self._failures = 0
         self._standing = Standing()
         self._begun: dict[str, float] = {}
         self._newest, self._fastest, self._stalled = 0.0, 0.0, 0
@@ -162,18 +162,20 @@ class GrowingState:
         best = self._standing.best
         left, floor = _time_left(best or self._standing.newest_timed)
         return VariantState(
-            variant_id=self._record.variant.id, share=self._record.share, trials=len(nodes) + in_flight,
+            variant_id=self._record.variant.id, share=self._record.share, trials=self._proposals + in_flight,
             judged=self._judged, stalled=self._stalled, speedup=(speedup_of(best) or 0.0) if best is not None else 0.0,
             left=left, floor=floor, prior_floor=self._prior_floor, vendor=is_vendors(self._record.variant.operator),
             worker_failures=self._failures, exhausted=exhausted,
         )  # fmt: skip
 
     def _add(self, node: Node) -> None:
+        is_repair = bool(node.summary.repairs)
+        self._proposals += not is_repair
         if node.kind == "worker_failure":
             self._failures += node.number > self._since
             return
         self._failures = 0
-        self._judged += 1
+        self._judged += not is_repair
         self._standing.add(node)
         # A merge brings trials out of their turn; a candidate that is judged again may lose the speed-up that was the
         # bar for progress.
@@ -192,7 +194,7 @@ class GrowingState:
         speedup = node.summary.speedup
         if speedup is not None and speedup > PROGRESS * self._fastest:
             self._fastest, self._stalled = speedup, 0
-        else:
+        elif not node.summary.repairs:
             self._stalled += 1
 
 

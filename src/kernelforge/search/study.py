@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Trial
+from kernelforge.explain.profile import Profile
 from kernelforge.generate.types import Candidate, Exhausted, Feedback
 from kernelforge.search.duplicates import normalised
-from kernelforge.search.lineage import feedback_of, parent_node, told
+from kernelforge.search.lineage import feedback_of, last_attempt, parent_node, told
 from kernelforge.search.orders import ENQUEUED, OPEN, Order, OrderState, OrderStore, abandoned
 from kernelforge.search.owners import is_gone, owner_of_this_process
 from kernelforge.search.scheduler import GrowingState, Policy, VariantState, next_variant, park_reason
@@ -42,7 +43,7 @@ class Track:
     Attributes:
         nodes: as far as they were read. since: number of the last node before this study.
         exhausted: what the proposer said for good. waiting: it had no idea that is independent of trials under way.
-        prior_floor: see `scheduler.VariantState`.
+        prior_floor: see `scheduler.VariantState`. profiles: of binaries, by sha256.
     """
 
     record: VariantRecord
@@ -51,7 +52,8 @@ class Track:
     exhausted: str = ""
     waiting: bool = False
     prior_floor: float = 0.0
-    _feedback: dict[str, Feedback] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    _feedback: dict[tuple[str, float], Feedback] = field(default_factory=dict)
     _texts: dict[str, str] = field(default_factory=dict)
     _view: GrowingView = field(default_factory=GrowingView)
     _state: GrowingState = field(init=False)
@@ -73,11 +75,16 @@ class Track:
         return self._view.view(self.nodes, in_flight, seed=seed)
 
     def history(self) -> tuple[Feedback, ...]:
-        """As `lineage.history`; each node is explained once."""
-        for node in told(self.nodes):
-            if node.id not in self._feedback:
-                self._feedback[node.id] = feedback_of(node, self.record)
-        return tuple(self._feedback[n.id] for n in told(self.nodes))
+        """As `lineage.history`; each node is explained once, and again when it was profiled."""
+        return tuple(self.feedback(node) for node in told(self.nodes))
+
+    def feedback(self, node: Node) -> Feedback:
+        """What one of the nodes taught, with what a profiler found in its binary."""
+        profile = self.profiles.get(node.summary.binary)
+        key = (node.id, 0.0 if profile is None else profile.recorded)
+        if key not in self._feedback:
+            self._feedback[key] = feedback_of(node, self.record, profile)
+        return self._feedback[key]
 
     def texts(self) -> set[str]:
         """The normalised sources of what `history` tells."""
@@ -116,24 +123,27 @@ class Study:
         self._seed = seed
         self._owner = owner or owner_of_this_process()
         self._clock, self._gone = clock, gone
-        floors = prior_floors or {}
+        floors, profiles = prior_floors or {}, store.profiles()
         self.tracks: dict[str, Track] = {}
         for record in records:
             variant_id = record.variant.id
             nodes = list(store.nodes(variant_id))
             self.tracks[variant_id] = Track(
                 record=record, nodes=nodes, since=nodes[-1].number if nodes else 0,
-                prior_floor=floors.get(variant_id, 0.0),
+                prior_floor=floors.get(variant_id, 0.0), profiles=profiles,
             )  # fmt: skip
 
-    def ask(self, n: int = 1, *, lease_s: float = ASK_LEASE_S) -> tuple[Order, ...]:
+    def ask(self, n: int = 1, *, lease_s: float = ASK_LEASE_S, repairs: bool = False) -> tuple[Order, ...]:
         """Up to `n` work orders; fewer if no variant has use for more. What waits in the queue comes first.
+
+        Args:
+            repairs: whether the proposer can mend what failed; else such orders wait for one who can.
 
         Raises:
             ProjectError: the store cannot be written.
         """
         changed = self._store.change_orders(
-            lambda orders: [*self._choose(orders, n, lease_s), *self._abandoned(orders)]
+            lambda orders: [*self._choose(orders, n, lease_s, repairs=repairs), *self._abandoned(orders)]
         )
         return tuple(o for o in changed if o.state == "asked")
 
@@ -146,10 +156,13 @@ class Study:
             if o.state == "asked" and not self._is_held(o, now)
         ]
 
-    def _choose(self, orders: Sequence[Order], n: int, lease_s: float) -> list[Order]:
+    def _choose(self, orders: Sequence[Order], n: int, lease_s: float, *, repairs: bool) -> list[Order]:
         self.refresh()
         now = self._clock()
-        waiting = [o for o in orders if o.state == "waiting" and o.variant_id in self.tracks]
+        waiting = [
+            o for o in orders
+            if o.state == "waiting" and o.variant_id in self.tracks and (repairs or not o.repairs)
+        ]  # fmt: skip
         chosen = [
             replace(o, state="asked", owner=self._owner, expires=now + lease_s, detail=ENQUEUED) for o in waiting[:n]
         ]
@@ -160,7 +173,8 @@ class Study:
             if state is None:
                 break
             track = self.tracks[state.variant_id]
-            parents = [o.parent for o in flying if o.variant_id == state.variant_id]
+            # A repair is no expansion of its own: its proposal has been counted.
+            parents = [o.parent for o in flying if o.variant_id == state.variant_id and not o.repairs]
             selection = self._strategy.select(track.view(parents, seed=self._seed))
             order = Order(
                 id=uuid.uuid4().hex, variant_id=state.variant_id, parent=selection.parent, reason=selection.reason,
@@ -215,13 +229,14 @@ class Study:
             if track is not None and self._has_text(candidate, track, orders, but=current.id):
                 told[0] = replace(current, state="failed", owner="", detail=KNOWN_TEXT)
                 return [] if current.candidate is not None or ended else told
+            delivered = replace(
+                current, state="delivered", candidate=candidate, parent=parent, owner="", expires=0.0, detail=""
+            )
             if current.candidate is not None or ended:
-                current = replace(current, id=uuid.uuid4().hex, created=self._clock(), node="")
-            return [
-                replace(
-                    current, state="delivered", candidate=candidate, parent=parent, owner="", expires=0.0, detail=""
-                )
-            ]
+                delivered = replace(delivered, id=uuid.uuid4().hex, created=self._clock(), node="")
+                before = next((n for n in track.nodes if n.id == current.node), None) if track is not None else None
+                delivered = delivered if track is None else _goes_on(delivered, before, track.nodes)
+            return [delivered]
 
         return next(iter(self._store.change_orders(deliver)), told[0])
 
@@ -271,11 +286,11 @@ class Study:
         track.waiting = bool(others)
         track.exhausted = "" if others else reason
 
-    def enqueue(self, what: Candidate | str, *, parent: str = "", reason: str = ENQUEUED) -> Order:
+    def enqueue(self, what: Candidate | str, *, parent: str = "", repairs: str = "", reason: str = ENQUEUED) -> Order:
         """Put a candidate before all others to the judge; or, given a variant id, an order before all others to ask.
 
         Args:
-            parent: node id of what it revises or is to revise.
+            parent: node id of what it revises or is to revise. repairs: node id of the attempt that is to be mended.
 
         Raises:
             NotFound: no such variant or node.
@@ -286,15 +301,40 @@ class Study:
         if variant_id not in self.tracks:
             raise NotFound(f"the study has no variant {variant_id[:8]}")
         self.refresh()
-        if parent and all(n.id != parent for n in self.tracks[variant_id].nodes):
-            raise NotFound(f"{parent[:12]!r} is no node of variant {self.tracks[variant_id].label}")
+        for node in filter(None, (parent, repairs)):
+            if all(n.id != node for n in self.tracks[variant_id].nodes):
+                raise NotFound(f"{node[:12]!r} is no node of variant {self.tracks[variant_id].label}")
         candidate = what if isinstance(what, Candidate) else None
         order = Order(
-            id=uuid.uuid4().hex, variant_id=variant_id, parent=parent, reason=reason, created=self._clock(),
-            state="delivered" if candidate is not None else "waiting", candidate=candidate,
+            id=uuid.uuid4().hex, variant_id=variant_id, parent=parent, repairs=repairs, reason=reason,
+            created=self._clock(), state="delivered" if candidate is not None else "waiting", candidate=candidate,
         )  # fmt: skip
         (stored,) = self._store.change_orders(lambda _: [order])
         return stored
+
+    def hand_back(self, order: Order, reason: str) -> None:
+        """Give an order back that this proposer cannot work on now."""
+        self._store.change_orders(
+            lambda orders: [abandoned(o, reason) for o in orders if (o.id, o.state) == (order.id, "asked")]
+        )
+
+    def take_left_over(self, left_over: Callable[[Collection[str]], Sequence[tuple[str, Candidate]]]) -> int:
+        """Deliver what proposers had received when their processes ended; how many candidates that were.
+
+        Args:
+            left_over: order ids -> those with a candidate.
+        """
+        now = self._clock()
+        orphans = {
+            o.id
+            for o in self._store.orders(closed=True)
+            if o.candidate is None and not o.node and o.variant_id in self.tracks
+            and not (o.state == "asked" and self._is_held(o, now))
+        }  # fmt: skip
+        found = left_over(orphans) if orphans else ()
+        for order_id, candidate in found:
+            self.tell(order_id, candidate)
+        return len(found)
 
     def claim(self, order_id: str = "", *, lease_s: float = JUDGE_LEASE_S) -> Order | None:
         """The oldest delivered candidate of the study's variants, or that order; nobody else gets it to judge.
@@ -344,7 +384,9 @@ class Study:
 
     def refresh(self) -> None:
         """Take in new nodes, in the store's order; other processes may have added some."""
+        profiles = self._store.profiles()
         for variant_id, track in self.tracks.items():
+            track.profiles = profiles
             last = track.nodes[-1].number if track.nodes else 0
             new = self._store.nodes(variant_id, after=last)
             track.nodes.extend(new)
@@ -380,10 +422,23 @@ class Study:
         return {key: reason for key, reason in reasons.items() if reason and reason != WAITING}
 
     def _state(self, track: Track, flying: Sequence[Order]) -> VariantState:
-        return track.state(sum(o.variant_id == track.record.variant.id for o in flying))
+        return track.state(sum(o.variant_id == track.record.variant.id and not o.repairs for o in flying))
 
     def _is_held(self, order: Order, now: float) -> bool:
         return now < order.expires and not self._gone(order.owner)
+
+
+def _goes_on(order: Order, before: Node | None, nodes: Sequence[Node]) -> Order:
+    """A further delivery for an order, whose trial was `before`: it mends what failed, or revises what passed."""
+    candidate = order.candidate
+    if before is None or candidate is None:
+        return order
+    last = last_attempt(before, nodes)
+    if last.kind == "accepted" and order.parent == before.parent:
+        return replace(order, parent=last.id, candidate=replace(candidate, parent=last.candidate_id))
+    if last.kind in ("build_failure", "rejected"):
+        return replace(order, repairs=last.id, candidate=replace(candidate, repairs=last.candidate_id))
+    return order
 
 
 def _check_text(candidate: Candidate) -> None:

@@ -21,11 +21,14 @@ class TreeNode:
         id: of its node. parent: node id of the revised one, "" for a start from scratch. number: as `Node.number`.
         time_us: microseconds per call, weighted over the variant's sizes; None for a failed candidate.
         speedup: median over eager; None for a failed candidate.
+        repairs: id of the node of the attempt before, of the same proposal, or "". It takes that one's place: one
+            proposal is one visit, however many attempts it took.
     """
 
     id: str
     parent: str
     number: int
+    repairs: str = ""
     time_us: float | None = None
     speedup: float | None = None
 
@@ -100,6 +103,7 @@ class GrowingView:
         return TreeNode(
             id=node.id, parent=parent if parent != node.id else "", number=node.number, speedup=speedup,
             time_us=node.summary.candidate_us if speedup is not None else None,
+            repairs=self._standing.get(node.summary.repairs, ""),
         )  # fmt: skip
 
     def _id(self, node: str) -> str:
@@ -197,19 +201,33 @@ class GrowingTree:
 
     def _add(self, node: TreeNode) -> None:
         self._branches[node.id] = Branch(node, (), 0, 1, node.time_us, node.speedup)
+        visits = 0 if self._replace_attempt(node) else 1
         above = self._branches.get(node.parent)
         if above is None:
             self._roots.append(node.id)
             return
         above.children = (*above.children, node.id)
-        above.expansions += 1
+        above.expansions += visits
         while above is not None:
-            above.visits += 1
+            above.visits += visits
             if node.time_us is not None and (above.best_us is None or node.time_us < above.best_us):
                 above.best_us = node.time_us
             if node.speedup is not None and (above.best is None or node.speedup > above.best):
                 above.best = node.speedup
             above = self._branches.get(above.node.parent)
+
+    def _replace_attempt(self, node: TreeNode) -> bool:
+        """Take the failed attempt before out of the tree; its visits stay where they are, for its repair."""
+        before = self._branches.get(node.repairs)
+        if before is None or before.children or before.node.speedup is not None or before.node.parent != node.parent:
+            return False
+        del self._branches[node.repairs]
+        above = self._branches.get(node.parent)
+        if above is None:
+            self._roots.remove(node.repairs)
+        else:
+            above.children = tuple(child for child in above.children if child != node.repairs)
+        return True
 
     def tree(self, in_flight: Sequence[str]) -> Tree:
         """The statistics with expansions under way, per expansion the id of the node that it revises, or ""."""
@@ -231,11 +249,11 @@ class GrowingTree:
 
 
 def stalled(view: TreeView, *, progress: float) -> int:
-    """Trials since the last one that beat the best before it by the factor `progress`."""
+    """Proposals since the last one that beat the best before it by the factor `progress`."""
     best, count = 0.0, 0
     for node in sorted(view.nodes, key=lambda n: n.number):
         if node.speedup is not None and node.speedup > progress * best:
             best, count = node.speedup, 0
-        else:
+        elif not node.repairs:
             count += 1
     return count

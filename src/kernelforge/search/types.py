@@ -53,6 +53,7 @@ class Summary:
             its work itself.
         candidate_us, eager_us, floor_us: as in the measurement; None unless the node was accepted.
         binary: sha256 of what was built and accepted, else "".
+        repairs: id of the failed candidate that it is the repair of, or "": one proposal, however many attempts.
     """
 
     candidate_id: str
@@ -63,19 +64,20 @@ class Summary:
     eager_us: float | None = None
     floor_us: float | None = None
     binary: str = ""
+    repairs: str = ""
 
 
 def summarise(candidate: Candidate, outcome: Outcome) -> Summary:
     """The summary of a judged candidate."""
     if not isinstance(outcome, Scored):
-        return Summary(candidate_id=candidate.id, kind=outcome_kind(outcome))
+        return Summary(candidate_id=candidate.id, kind=outcome_kind(outcome), repairs=candidate.repairs)
     measurement = outcome.measurement
     generated = outcome.audit.kind is AuditKind.GENERATED
     return Summary(
         candidate_id=candidate.id, kind="accepted",
         speedup=measurement.speedup.median if generated else None, low=measurement.speedup.low if generated else None,
         candidate_us=measurement.candidate_us, eager_us=measurement.eager_us, floor_us=measurement.floor_us,
-        binary=outcome.artifact.digest,
+        binary=outcome.artifact.digest, repairs=candidate.repairs,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelforge.audit.types import AuditKind
+from kernelforge.audit.types import TORCH_TIER, AuditKind
 from kernelforge.benchmark.types import Interval
 from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
@@ -126,6 +126,8 @@ def _picked(record: VariantRecord, nodes: Sequence[Node], pick: str) -> Node:
     hint = "pick an accepted node, or leave the variant to the policy"
     if not isinstance(node.outcome, Scored):
         raise UsageError(f"{where} is not valid: {node.kind}", hint=hint)
+    if node.outcome.audit.kind is AuditKind.TORCH:
+        raise UsageError(f"{where} cannot be exported: {TORCH_TIER}", hint=hint)
     if node.outcome.audit.kind is AuditKind.FALLBACK:
         raise UsageError(f"{where} falls back to the original operator", hint=hint)
     stands = next(n for n in standing(nodes) if n.candidate.id == node.candidate.id)

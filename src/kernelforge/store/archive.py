@@ -2,8 +2,9 @@
 
 A ZIP like a package's (`package.archive`: strict, nothing in it is executed): `HEADER.json` first, `cards/`,
 `capture.json`, `trials.jsonl` (one finished trial a line, parents first), `blobs/<sha256>` (binaries of accepted
-candidates), `examples/` if asked for, `checksums.sha256` last. What exports decided stays behind: it was timed through
-the dispatch of one machine. So do open work orders: they are leased to processes of one machine.
+candidates), `profiles.jsonl` if some of these were profiled, `examples/` if asked for, `checksums.sha256` last. What
+exports decided stays behind: it was timed through the dispatch of one machine. So do open work orders: they are leased
+to processes of one machine.
 Nodes have globally unique ids, so merging is adding those that are not there. Nothing of a file is believed: names,
 header, cards and trials (`store.checks`) are checked before anything is stored, and before a file is written.
 """
@@ -21,20 +22,24 @@ from kernelforge.cards.serial import load_cards
 from kernelforge.cards.types import OperatorCard
 from kernelforge.digest import Json, canonical_json
 from kernelforge.errors import NotFound, PackageError, ProjectError, SchemaTooNew, UsageError
+from kernelforge.explain.profile import Profile
 from kernelforge.package.archive import MAX_FILE_BYTES, pack, unpack
 from kernelforge.package.layout import CHECKSUMS, checksums
 from kernelforge.store.blobs import write_atomically
 from kernelforge.store.checks import check_foreign
 from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, EXAMPLES, start_draft
+from kernelforge.store.profiles import profile_from_json, profile_to_json
 from kernelforge.store.project import Project
 from kernelforge.store.serial import parse_json
 from kernelforge.store.types import StoredTrial
 
 SUFFIX = ".anvil"
-HEADER, TRIALS = "HEADER.json", "trials.jsonl"
-FORMAT, VERSION = "kernelforge.project", 1
+HEADER, TRIALS, PROFILES = "HEADER.json", "trials.jsonl", "profiles.jsonl"
+FORMAT, VERSION = "kernelforge.project", 2
+WITHOUT_PROFILES = 1
+"""The version of a file in which there are none: an older kernelforge reads it too."""
 _NAMES = re.compile(
-    rf"{re.escape(HEADER)}|{re.escape(CAPTURE)}|{re.escape(TRIALS)}|{re.escape(CHECKSUMS)}"
+    rf"{re.escape(HEADER)}|{re.escape(CAPTURE)}|{re.escape(TRIALS)}|{re.escape(PROFILES)}|{re.escape(CHECKSUMS)}"
     rf"|{CARDS}/[^/]+\.json|{BLOBS}/[0-9a-f]{{64}}|{EXAMPLES}/.+"
 )
 
@@ -60,18 +65,21 @@ def pack_project(project: Project, path: Path, *, examples: bool = False) -> int
     Raises:
         ProjectError: the project is damaged, or the file cannot be written or would be too large.
     """
-    trials = project.stored_trials()
+    trials, profiles = project.stored_trials(), project.profiles()
     info = dict(project.capture_info)
     # The folder of whoever captured it says nothing elsewhere.
     info["source"] = _portable_source(info.get("source", ""))
     files = {
         HEADER: canonical_json({
-            "format": FORMAT, "version": VERSION, "model": project.model, "device": project.device,
-            "created": project.created, "trials": len(trials), "examples": examples,
+            "format": FORMAT, "version": VERSION if profiles else WITHOUT_PROFILES, "model": project.model,
+            "device": project.device, "created": project.created, "trials": len(trials), "examples": examples,
         }).encode(),
         CAPTURE: _capture(project, info),
         TRIALS: "".join(canonical_json(trial.to_json()) + "\n" for trial in trials).encode(),
     }  # fmt: skip
+    if profiles:
+        lines = (canonical_json(profile_to_json(*each)) for each in sorted(profiles.items()))
+        files[PROFILES] = "".join(f"{line}\n" for line in lines).encode()
     try:
         for file in sorted((project.path / CARDS).glob("*.json")):
             files[f"{CARDS}/{file.name}"] = file.read_bytes()
@@ -103,13 +111,16 @@ def unpack_project(path: Path, destination: Path, *, overwrite: bool = False) ->
     """
     files = _read(path)
     header, trials, cards = _header(path, files), _trials(path, files), _cards(path, files)
+    profiles = _profiles(path, files)
     with start_draft(destination, overwrite=overwrite) as draft:
         for name, data in files.items():
             if name.startswith(f"{EXAMPLES}/"):
                 _write_example(draft.folder / name, data)
 
         def fill(folder: Path) -> None:
-            Project.open(folder).add_trials(trials, _blobs(files))
+            opened = Project.open(folder)
+            opened.add_trials(trials, _blobs(files))
+            _add_profiles(opened, profiles)
 
         draft.publish(
             model=str(header["model"]), device=str(header["device"]), cards=cards,
@@ -131,13 +142,14 @@ def merge_project(project: Project, other: Path) -> Merged:
     known = {r.variant.id: r.variant.label for card in project.cards() for r in card.variants}
     if other.is_dir():
         opened = Project.open(other)
-        variants, trials = _variants(opened.cards()), opened.stored_trials()
+        variants, trials, profiles = _variants(opened.cards()), opened.stored_trials(), opened.profiles()
         _check_binaries(other, trials)
         blobs: Mapping[str, bytes] = {t.artifact: opened.binary(t.artifact).read_bytes() for t in trials if t.artifact}
     else:
         files = _read(other)
         _header(other, files)
         variants, trials, blobs = _variants(_cards(other, files)), _trials(other, files), _blobs(files)
+        profiles = _profiles(other, files)
     strangers = variants - known.keys()
     if strangers:
         raise UsageError(
@@ -145,6 +157,7 @@ def merge_project(project: Project, other: Path) -> Merged:
             hint="merge copies of one project, made with `kforge project pack` or by copying the folder",
         )
     added = project.add_trials(trials, blobs)
+    _add_profiles(project, profiles)
     by_variant: dict[str, int] = {}
     for trial in added:
         by_variant[known[trial.variant_id]] = by_variant.get(known[trial.variant_id], 0) + 1
@@ -198,6 +211,19 @@ def _trials(path: Path, files: Mapping[str, bytes]) -> tuple[StoredTrial, ...]:
     return trials
 
 
+def _profiles(path: Path, files: Mapping[str, bytes]) -> Mapping[str, Profile]:
+    try:
+        lines = files.get(PROFILES, b"").decode().split("\n")
+        return dict(profile_from_json(parse_json(line)) for line in lines if line)
+    except ValueError as error:
+        raise ProjectError(f"{path}: {PROFILES} is damaged: {error}", hint="pack the project again") from error
+
+
+def _add_profiles(project: Project, profiles: Mapping[str, Profile]) -> None:
+    for binary, profile in profiles.items():
+        project.keep_profile(binary, profile)
+
+
 def _check_binaries(path: Path, trials: Sequence[StoredTrial]) -> None:
     for trial in trials:
         if trial.kind == "accepted" and not trial.artifact:
@@ -211,6 +237,7 @@ def _check_readable(path: Path, data: bytes, trials: Sequence[StoredTrial]) -> N
     """A file that would be refused later must not be written."""
     files = unpack(data, first=HEADER, expected=_is_expected)
     _header(path, files)
+    _profiles(path, files)
     variants, back = _variants(_cards(path, files)), _trials(path, files)
     if len(check_foreign(back, variants=variants, stored={}, nodes={})) != len(trials) or back != tuple(trials):
         raise ProjectError(f"{path} would not hold the trials of the project", hint="report this")

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from kernelforge.errors import ProjectError, SchemaTooNew
 from kernelforge.store.models import ProjectRow
 
-SCHEMA = 3
+SCHEMA = 4
 BUSY_TIMEOUT_MS = 60_000
 MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -69,6 +69,7 @@ class SummaryRow(Base):
     candidate_us: Mapped[float | None]
     eager_us: Mapped[float | None]
     floor_us: Mapped[float | None]
+    repairs: Mapped[str] = mapped_column(server_default="")
 
 
 class OrderRow(Base):
@@ -83,6 +84,7 @@ class OrderRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     variant_id: Mapped[str]
     parent: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
+    repairs: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
     reason: Mapped[str]
     state: Mapped[str]
     owner: Mapped[str]
@@ -92,3 +94,54 @@ class OrderRow(Base):
     source: Mapped[str | None]
     detail: Mapped[str]
     node: Mapped[str | None] = mapped_column(ForeignKey("nodes.id"))
+
+
+class TextRow(Base):
+    """A text that calls refer to: prompts share most of theirs."""
+
+    __tablename__ = "texts"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    text: Mapped[str]
+
+
+class CallRow(Base):
+    """One call of a language model (`generate.llm.account`): the intent before it, its end after it.
+
+    `counted_*` is what it counts for in a budget: its bound until more is known. `tokens` and `usd` are what it cost,
+    null while that is unknown. `request`, `reply` and `result` are the JSON and text of `store.calls`.
+    """
+
+    __tablename__ = "calls"
+    __table_args__ = (
+        CheckConstraint("state IN ('open', 'replied', 'failed')", name="known_call_state"),
+        Index("calls_by_run", "run"),
+        Index("calls_by_order", "order_id"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    run: Mapped[str]
+    order_id: Mapped[str]
+    variant_id: Mapped[str]
+    model: Mapped[str]
+    step: Mapped[str]
+    started: Mapped[float]
+    state: Mapped[str]
+    counted_tokens: Mapped[int]
+    counted_usd: Mapped[float | None]
+    tokens: Mapped[int | None]
+    usd: Mapped[float | None]
+    request: Mapped[str]
+    reply: Mapped[str | None]
+    result: Mapped[str]
+
+
+class ProfileRow(Base):
+    """What a profiler measured of a stored binary on one device (`explain.profile`); `metrics` is its JSON."""
+
+    __tablename__ = "profiles"
+
+    binary: Mapped[str] = mapped_column(primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
+    metrics: Mapped[str]
+    recorded: Mapped[float]

@@ -95,7 +95,7 @@ def read_nodes(engine: Engine, variant_id: str, blobs: Path, *, after: int) -> t
     columns = (
         NodeRow.id, NodeRow.number, NodeRow.parent, NodeRow.started, NodeRow.seconds, NodeRow.kind,
         SummaryRow.candidate_id, SummaryRow.speedup, SummaryRow.low, SummaryRow.candidate_us, SummaryRow.eager_us,
-        SummaryRow.floor_us, NodeRow.artifact,
+        SummaryRow.floor_us, SummaryRow.repairs, NodeRow.artifact,
     )  # fmt: skip
     query = (
         select(*columns).outerjoin(SummaryRow, SummaryRow.node == NodeRow.id)
@@ -127,6 +127,7 @@ def _summary(row: Any, contents: Contents) -> Summary:
     return Summary(
         candidate_id=row.candidate_id, kind=cast(OutcomeKind, row.kind), speedup=row.speedup, low=row.low,
         candidate_us=row.candidate_us, eager_us=row.eager_us, floor_us=row.floor_us, binary=row.artifact or "",
+        repairs=row.repairs,
     )  # fmt: skip
 
 
@@ -138,6 +139,7 @@ def add_node(session: Session, row: NodeRow, summary: Summary) -> None:
         SummaryRow(
             node=row.id, candidate_id=summary.candidate_id, speedup=summary.speedup, low=summary.low,
             candidate_us=summary.candidate_us, eager_us=summary.eager_us, floor_us=summary.floor_us,
+            repairs=summary.repairs,
         )
     )  # fmt: skip
 

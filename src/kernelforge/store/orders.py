@@ -65,7 +65,8 @@ def store_order(session: Session, order: Order) -> None:
     candidate = order.candidate
     session.merge(
         OrderRow(
-            id=order.id, variant_id=order.variant_id, parent=order.parent or None, reason=_encodable(order.reason),
+            id=order.id, variant_id=order.variant_id, parent=order.parent or None,
+            repairs=order.repairs or None, reason=_encodable(order.reason),
             state=order.state, owner=order.owner, created=order.created, expires=order.expires,
             candidate=None if candidate is None else canonical_json(candidate_to_json(candidate)),
             source=None if candidate is None else candidate.source, detail=_encodable(order.detail),
@@ -90,7 +91,7 @@ def order_of_row(row: OrderRow) -> Order:
             f"order {row.id[:12]} in nodes.db is damaged: {error}", hint="restore the project from a copy"
         ) from error
     return Order(
-        id=row.id, variant_id=row.variant_id, parent=row.parent or "", reason=row.reason,
-        state=cast(OrderState, row.state), owner=row.owner, created=row.created, expires=row.expires,
+        id=row.id, variant_id=row.variant_id, parent=row.parent or "", repairs=row.repairs or "",
+        reason=row.reason, state=cast(OrderState, row.state), owner=row.owner, created=row.created, expires=row.expires,
         candidate=candidate, detail=row.detail, node=row.node or "",
     )  # fmt: skip

@@ -1,4 +1,5 @@
-"""A project on disk as the other stages see it. Owns `Project`, which implements `search.orders.OrderStore`.
+"""A project on disk as the other stages see it. Owns `Project`, which implements `search.orders.OrderStore` and
+`generate.llm.account.CallStore`.
 
 Layout of the folder: `nodes.db` (project row, trials, decisions of exports), `cards/` (one JSON file per operator),
 `examples/`, `blobs/<sha256>` (binaries of accepted candidates), `capture.json` (what the capture said of itself).
@@ -23,15 +24,20 @@ from kernelforge.cards.types import OperatorCard, VariantRecord
 from kernelforge.digest import Json, canonical_json, digest_bytes
 from kernelforge.errors import NotFound, ProjectError
 from kernelforge.evaluate.types import Scored, Trial
+from kernelforge.explain.profile import Profile
+from kernelforge.generate.llm.account import Call, Failure, Intent, Limit
+from kernelforge.generate.llm.types import Completion
 from kernelforge.search.orders import Order
 from kernelforge.search.types import Node, summarise
 from kernelforge.store.blobs import get_blob, put_blob, write_atomically
+from kernelforge.store.calls import close_call, open_call, read_calls
 from kernelforge.store.checks import check_foreign, check_own, node_id
 from kernelforge.store.database import open_database, reading, writing
 from kernelforge.store.draft import BLOBS, CAPTURE, CARDS, DATABASE, EXAMPLES, start_draft
 from kernelforge.store.models import DecisionRow, NodeRow
 from kernelforge.store.nodes import add_node, node_of_row, read_nodes, row_of, stored_of
 from kernelforge.store.orders import all_orders, find_order, open_orders, store_order
+from kernelforge.store.profiles import keep_profile, read_profiles
 from kernelforge.store.serial import outcome_to_json
 from kernelforge.store.types import StoredDecision, StoredTrial
 
@@ -222,6 +228,59 @@ class Project:
             session.flush()
             store_order(session, replace(order, state="done", candidate=trial.candidate, node=node.id, owner=""))
             return node
+
+    def open_call(self, intent: Intent, *, run: str, usd: float | None, tokens: int | None) -> Call | Limit:
+        """Store an intent, unless with it the run would pass a limit; which one, if so. Both in one transaction.
+
+        Raises:
+            ProjectError: the project cannot be written.
+        """
+        with writing(self._engine) as session:
+            return open_call(session, intent, run=run, usd=usd, tokens=tokens)
+
+    def close_call(self, call_id: str, end: Completion | Failure) -> None:
+        """Store what came of a call of a language model.
+
+        Raises:
+            ProjectError: there is no such call, or the project cannot be written.
+        """
+        with writing(self._engine) as session:
+            close_call(session, call_id, end)
+
+    def calls(self, *, run: str = "", order: str = "") -> tuple[Call, ...]:
+        """All calls of language models, or those of a run or of an order, oldest first.
+
+        Raises:
+            ProjectError: one is damaged.
+        """
+        with reading(self._engine) as session:
+            return read_calls(session, run=run, order=order)
+
+    def keep_profile(self, binary: str, profile: Profile) -> None:
+        """Store what a profiler measured of a binary, by its sha256, unless that device has measured it later.
+
+        Raises:
+            ProjectError: the project cannot be written.
+        """
+        with writing(self._engine) as session:
+            keep_profile(session, binary, profile)
+
+    def profiles(self) -> Mapping[str, Profile]:
+        """The newest profile of each binary that has one, by its sha256.
+
+        Raises:
+            ProjectError: the file is damaged.
+        """
+        with reading(self._engine) as session:
+            return read_profiles(session, self._warned)
+
+    def profile_of(self, node: Node) -> Profile | None:
+        """What a profiler measured of a node's binary.
+
+        Raises:
+            ProjectError: the file is damaged.
+        """
+        return self.profiles().get(node.summary.binary) if node.summary.binary else None
 
     def stored_trials(self) -> tuple[StoredTrial, ...]:
         """All finished trials as they are stored, a variant's in their order, so that parents come first.

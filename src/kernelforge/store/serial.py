@@ -73,7 +73,8 @@ def candidate_to_json(candidate: Candidate) -> Json:
     data: Json = {
         "variant_id": candidate.variant_id, "backend": candidate.backend, "generator": candidate.generator,
         "notes": candidate.notes, "schedule": candidate.schedule, "parent": candidate.parent,
-        "model": candidate.model, "prompt_digest": candidate.prompt_digest, "tokens_in": candidate.tokens_in,
+        "repairs": candidate.repairs, "model": candidate.model,
+        "prompt_digest": candidate.prompt_digest, "tokens_in": candidate.tokens_in,
         "tokens_out": candidate.tokens_out, "cost_usd": encode_float(cost) if isinstance(cost, float) else cost,
     }  # fmt: skip
     try:
@@ -93,11 +94,12 @@ def candidate_from_json(data: Json, source: str) -> Candidate:
     Raises:
         ValueError: not the JSON of a candidate.
     """
-    fields = _Fields(data)
+    fields = Fields(data)
     return Candidate(
         variant_id=fields.text("variant_id"), source=checked_text(source, "source"), backend=fields.text("backend"),
         generator=fields.text("generator"), notes=fields.text("notes"), schedule=fields.text("schedule"),
-        parent=fields.text("parent"), model=fields.text("model"), prompt_digest=fields.text("prompt_digest"),
+        parent=fields.text("parent"), repairs=fields.text("repairs", default=""),
+        model=fields.text("model"), prompt_digest=fields.text("prompt_digest"),
         tokens_in=fields.integer_or_none("tokens_in"), tokens_out=fields.integer_or_none("tokens_out"),
         cost_usd=fields.number_or_none("cost_usd"),
     )  # fmt: skip
@@ -134,7 +136,7 @@ def outcome_from_json(data: Json) -> Outcome:
     Raises:
         ValueError: not the JSON of an outcome.
     """
-    fields = _Fields(data)
+    fields = Fields(data)
     match fields.text("kind"):
         case "build_failure":
             return BuildFailure(reason=fields.text("reason"), detail=fields.text("detail"))
@@ -166,7 +168,7 @@ def _accepted_to_json(verdict: Accepted) -> Json:
     }  # fmt: skip
 
 
-def _accepted_from_json(fields: _Fields) -> Accepted:
+def _accepted_from_json(fields: Fields) -> Accepted:
     worst = ErrorStatistics(
         max_abs=fields.number("max_abs"), rms=fields.number("rms"), eager_max_abs=fields.number("eager_max_abs"),
         eager_rms=fields.number("eager_rms"),
@@ -182,7 +184,7 @@ def _measurement_to_json(measurement: Measurement) -> Json:
     }  # fmt: skip
 
 
-def _measurement_from_json(fields: _Fields) -> Measurement:
+def _measurement_from_json(fields: Fields) -> Measurement:
     environment = fields.object("environment")
     return Measurement(
         points=tuple(_point_from_json(p) for p in fields.objects("points")),
@@ -200,7 +202,7 @@ def _point_to_json(point: PointTiming) -> Json:
     }  # fmt: skip
 
 
-def _point_from_json(fields: _Fields) -> PointTiming:
+def _point_from_json(fields: Fields) -> PointTiming:
     dims = fields.object("dims")
     return PointTiming(
         dims={name: dims.integer(name) for name in dims.names()}, calls=fields.integer("calls"),
@@ -227,7 +229,7 @@ def _artifact_to_json(artifact: Artifact) -> Json:
     }  # fmt: skip
 
 
-def _artifact_from_json(fields: _Fields) -> Artifact:
+def _artifact_from_json(fields: Fields) -> Artifact:
     return Artifact(
         digest=fields.text("digest"), path=Path(fields.text("digest")), backend=fields.text("backend"),
         target=fields.text("target"), compiler=fields.text("compiler"), flags=fields.texts("flags"),
@@ -235,7 +237,7 @@ def _artifact_from_json(fields: _Fields) -> Artifact:
     )  # fmt: skip
 
 
-class _Fields:
+class Fields:
     """Typed access to a JSON object; every mismatch is a ValueError that names the field."""
 
     def __init__(self, data: Json) -> None:
@@ -251,7 +253,9 @@ class _Fields:
             raise ValueError(f"field {name!r} is missing")
         return self._data[name]
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, *, default: str | None = None) -> str:
+        if default is not None and name not in self._data:
+            return default
         return checked_text(self.value(name), name)
 
     def flag(self, name: str) -> bool:
@@ -283,11 +287,11 @@ class _Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         return tuple(checked_text(str(x), name) for x in _sequence(self.value(name)))
 
-    def object(self, name: str) -> _Fields:
-        return _Fields(self.value(name))
+    def object(self, name: str) -> Fields:
+        return Fields(self.value(name))
 
-    def objects(self, name: str) -> tuple[_Fields, ...]:
-        return tuple(_Fields(x) for x in _sequence(self.value(name)))
+    def objects(self, name: str) -> tuple[Fields, ...]:
+        return tuple(Fields(x) for x in _sequence(self.value(name)))
 
 
 def _sequence(data: Json) -> Sequence[Json]:

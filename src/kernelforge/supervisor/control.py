@@ -20,7 +20,7 @@ from kernelforge.search.orders import Order, abandoned
 from kernelforge.search.owners import host_of, is_here, owner_of, pid_of
 from kernelforge.store.project import Project
 from kernelforge.supervisor.folder import RunFolder
-from kernelforge.supervisor.spending import settled
+from kernelforge.supervisor.spending import calls_of, settled
 from kernelforge.supervisor.types import LIVE, Run, RunStatus, Wish, WorkerState
 
 
@@ -108,7 +108,7 @@ def cancel(folder: RunFolder) -> RunStatus:
         for i, worker in enumerate(status.workers):
             if worker.stage in LIVE:
                 # Read again: it may have finished trials since.
-                ended = settled(folder.worker(i), project.order)
+                ended = settled(folder.worker(i), project.order, calls_of(project))
                 folder.write_worker(i, replace(ended, stage="cancelled", owner="", eta_s=None))
         return folder.status()
 
@@ -147,7 +147,7 @@ def _settle(folder: RunFolder, status: RunStatus) -> RunStatus:
     for number in range(len(status.workers)):
         if number not in status.live and (worker := folder.worker(number)).unsettled:
             project = project or Project.open(folder.project)
-            folder.write_worker(number, settled(worker, project.order))
+            folder.write_worker(number, settled(worker, project.order, calls_of(project)))
     return folder.status()
 
 

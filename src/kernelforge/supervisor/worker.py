@@ -21,7 +21,7 @@ from kernelforge.search.types import Budget, SearchSummary
 from kernelforge.store.project import Project
 from kernelforge.supervisor.feed import FeedWriter
 from kernelforge.supervisor.folder import HEARTBEAT_S, RunFolder
-from kernelforge.supervisor.spending import settled
+from kernelforge.supervisor.spending import calls_of, settled
 from kernelforge.supervisor.types import Run, Stage, WorkerState
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class _Board:
         """Count what the proposals of this worker cost that are there by now."""
         if not self._state.unsettled:
             return
-        counted = settled(self._state, self._project.order)
+        counted = settled(self._state, self._project.order, calls_of(self._project))
         with self._lock:
             self._state = replace(
                 self._state, tokens=counted.tokens, usd=counted.usd, unsettled=counted.unsettled

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from kernelforge.cards.types import Variant
-from kernelforge.runner.protocol import RunnerDeath
-from kernelforge.runner.session import RunnerSession
+from kernelforge.runner.protocol import RunnerDeath, Session
 from kernelforge.verify.checks.execution import CasePassed, History, death, judge_reply, run_case
 from kernelforge.verify.checks.strays import strays_of
 from kernelforge.verify.prepare import PreparedCase
@@ -28,7 +27,7 @@ SHORT_RUNS = 3
 NO_ERROR = ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0)
 
 
-def verify(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase]) -> Verdict:
+def verify(session: Session, variant: Variant, cases: Sequence[PreparedCase]) -> Verdict:
     """Run a candidate on every case, and on the first once more; the first failure decides (but see the module).
 
     Raises:
@@ -52,13 +51,13 @@ def verify(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCas
         failures.append(result)
     if failures:
         return _downgrade_or_wrong(failures)
-    strays = strays_of(session.pid)
+    strays = strays_of(session.pid, in_torch=session.in_torch)
     if strays is not None:
         return strays
     return Accepted(cases=len(ordered), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
 
 
-def replay(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase]) -> Rejected | None:
+def replay(session: Session, variant: Variant, cases: Sequence[PreparedCase]) -> Rejected | None:
     """The probes alone, on a session that has made many calls: what a kernel does only once it is no longer tested.
 
     Raises:
@@ -104,7 +103,7 @@ def _downgrade_or_wrong(failures: Sequence[Rejected]) -> Rejected:
     return unexplained[0] if len(unexplained) > len(explained) else explained[0]
 
 
-def recheck(session: RunnerSession, variant: Variant, cases: Sequence[PreparedCase], *, calls: int) -> Verdict:
+def recheck(session: Session, variant: Variant, cases: Sequence[PreparedCase], *, calls: int) -> Verdict:
     """Many calls in a row over several cases of loaded buffers; every set's outputs after its last call are judged.
 
     Args:

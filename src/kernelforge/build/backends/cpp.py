@@ -28,6 +28,8 @@ from kernelforge.build.compile import (
     preprocess,
     tvm_ffi_include,
 )
+from kernelforge.build.torch_abi import is_torch_source
+from kernelforge.build.torch_build import build_torch
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import Variant
 from kernelforge.errors import EnvironmentMissing
@@ -57,7 +59,8 @@ class CppBackend:
         return f"{self.toolchain.version}; target {self.toolchain.target}; OpenMP available; IEEE NaN semantics hold"
 
     def build(self, candidate: Candidate, variant: Variant, *, timeout_s: float = 120.0) -> Artifact | BuildFailure:
-        return build_with(self.toolchain, self.cache, candidate, variant, timeout_s=timeout_s)
+        build = build_torch if is_torch_source(candidate.source) else build_with
+        return build(self.toolchain, self.cache, candidate, variant, timeout_s=timeout_s)
 
     def preprocess(self, candidate: Candidate, variant: Variant) -> str | None:
         """What the compiler makes of the source's macros, headers and conditions: the text that it compiles."""

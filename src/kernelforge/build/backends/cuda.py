@@ -13,6 +13,8 @@ from pathlib import Path
 
 from kernelforge.build.cache import BuildCache
 from kernelforge.build.compile import DEPENDENCIES, Toolchain, build_with, compiler_version, tvm_ffi_include
+from kernelforge.build.torch_abi import is_torch_source
+from kernelforge.build.torch_build import build_torch
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import Variant
 from kernelforge.errors import EnvironmentMissing
@@ -39,7 +41,8 @@ class CudaBackend:
     def build(self, candidate: Candidate, variant: Variant, *, timeout_s: float = 120.0) -> Artifact | BuildFailure:
         specific = candidate.source.lstrip().startswith(_ARCH_SPECIFIC)
         toolchain = self._toolchain(self.arch + "a" if specific else self.arch, with_ptx=not specific)
-        return build_with(toolchain, self.cache, candidate, variant, timeout_s=timeout_s)
+        build = build_torch if is_torch_source(candidate.source) else build_with
+        return build(toolchain, self.cache, candidate, variant, timeout_s=timeout_s)
 
     def _toolchain(self, arch: str, *, with_ptx: bool) -> Toolchain:
         number = arch.removeprefix("sm_")

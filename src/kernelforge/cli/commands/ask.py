@@ -70,6 +70,9 @@ def tell(
     *,
     project: ProjectOption = None,
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="Who wrote the kernels, for the record.")] = "",
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Profile what is accepted, and say in the verdict what limits it (CUDA).")
+    ] = False,
 ) -> None:
     """Judge the kernels that were written for work orders.
 
@@ -82,8 +85,9 @@ def tell(
     folder = find_project(project, option=True)
     with Interrupt(out, note="stopping after the kernel that is judged now (once more to kill it)") as interrupt:
         report = forge.tell_orders(
-            folder, folders, model=model, on_event=lambda said: out.note(str(said)), should_stop=interrupt.should_stop
-        )
+            folder, folders, model=model, profile=profile, on_event=lambda said: out.note(str(said)),
+            should_stop=interrupt.should_stop,
+        )  # fmt: skip
     out.show(report.to_json(), [tell_grid(report)])
     judged = [row for row in report.rows if row.outcome]
     if judged:

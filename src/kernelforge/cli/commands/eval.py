@@ -43,7 +43,7 @@ def evaluate(
     from kernelforge import forge
     from kernelforge.report.judgement_tables import evaluation_grids
 
-    _refuse_other_files(source, variant)
+    refuse_other_files(source, variant)
     folder = find_project(project, option=True)
     paper = protocol is ProtocolName.PAPER
     report = with_variant(
@@ -52,7 +52,7 @@ def evaluate(
         lambda name: forge.evaluate_file(source, project=folder, variant=name, certify=certify, paper=paper),
     )
     out.show(report.to_json(), evaluation_grids(report, certify=certify))
-    if report.outcome == "accepted" and not certify:
+    if report.outcome == "accepted" and report.audit != "torch" and not certify:
         out.note("its memory is not checked, nor is it tried on the complete set of cases: the certificate does both")
         out.next_step("eval", source, "--variant", variant, "--certify", "--project", folder)
     else:
@@ -62,7 +62,7 @@ def evaluate(
         raise typer.Exit(code)
 
 
-def _refuse_other_files(source: Path, variant: str) -> None:
+def refuse_other_files(source: Path, variant: str) -> None:
     """What is no kernel by its name would become a trial that does not compile, and stay in the project."""
     if source.suffix.lower() not in SUFFIXES:
         missing = "" if source.exists() else "does not exist, and "
@@ -82,7 +82,7 @@ def exit_code_of(report: EvalReport) -> int:
         return outcome_code(report.outcome, report.reason)
     if report.certificate is not None and report.certificate.outcome != "accepted":
         return outcome_code(report.certificate.outcome, report.certificate.reason)
-    return 0 if report.audit == "generated" else FLAGGED
+    return 0 if report.audit in ("generated", "torch") else FLAGGED
 
 
 def outcome_code(outcome: str, reason: str) -> int:

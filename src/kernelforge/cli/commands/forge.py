@@ -58,15 +58,32 @@ def forge(
             "as many, none parked.",
         ),
     ] = PolicyName.GAIN,
+    generator: Annotated[
+        str,
+        typer.Option(
+            "--generator",
+            metavar="NAME",
+            help="Who writes the kernels: template, or a language model as llm:PROVIDER/MODEL (docs/llm.md).",
+        ),
+    ] = "template",
     strategy: Annotated[
         str,
         typer.Option(
             "--strategy",
             metavar="NAME",
             help="Which kernel is revised next: autotune, best-first, best-of-n, beam, linear, mcts or paper-mcts. "
-            "Default: autotune for templates.",
+            "Default: autotune for templates, else best-first.",
         ),
     ] = "",
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="Write a language model's search to this file, one proposal at a time; kforge replay runs it again.",
+            show_default=False,
+        ),
+    ] = None,
     no_library: Annotated[
         bool, typer.Option("--no-library", help="Do not try the kernels kept on this machine.")
     ] = False,
@@ -96,9 +113,14 @@ def forge(
     folder, names = project_and_names(project, operators or ())
     chosen: dict[str, Any] = {
         "budget": Budget(trials=trials, seconds=max_time, tokens=budget_tokens, usd=budget_usd),
+        "generator": generator,
         "policy": policy.value,
         "library": not no_library,
     }
+    if record is not None and (detach or devices or plan):
+        raise UsageError(
+            "only a search in the foreground can be recorded", hint="leave --detach, --devices, --plan out"
+        )
     if detach and (plan or require_speedup is not None):
         other = "--plan" if plan else "--require-speedup"
         raise UsageError(f"--detach has no result that {other} could show", hint="leave one of them out")
@@ -135,6 +157,7 @@ def forge(
                     folder,
                     operators=known,
                     strategy=strategy,
+                    record=record,
                     on_event=progress,
                     should_stop=interrupt.should_stop,
                     **chosen,

@@ -22,6 +22,7 @@ class Phase(StrEnum):
 
     LINEAGE = "lineage"
     ASK = "ask"
+    CALL = "call"
     PROPOSE = "propose"
     COMPILE = "compile"
     VALIDATE = "validate"
@@ -39,7 +40,10 @@ def log(
         str,
         typer.Option("--variant", "-V", help=f"Only needed for numbers. {VARIANT_NAMES}", show_default=False),
     ] = "",
-    phase: Annotated[Phase | None, typer.Option("--phase", help="Only this part.", show_default=False)] = None,
+    phase: Annotated[
+        Phase | None,
+        typer.Option("--phase", help="Only this part; call: with prompts and replies.", show_default=False),
+    ] = None,
     project: ProjectOption = None,
 ) -> None:
     """Show what happened to a trial, step by step.

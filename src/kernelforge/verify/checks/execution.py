@@ -13,8 +13,7 @@ from typing import TypeAlias
 
 from kernelforge.cards.types import Variant
 from kernelforge.errors import HarnessError
-from kernelforge.runner.protocol import WORKSPACE, RunnerDeath, RunReply, TimeReply
-from kernelforge.runner.session import RunnerSession
+from kernelforge.runner.protocol import WORKSPACE, RunnerDeath, RunReply, Session, TimeReply
 from kernelforge.verify.compare import Match, Mismatch, compare
 from kernelforge.verify.prepare import PreparedCase, lower_precisions
 from kernelforge.verify.types import ErrorStatistics, Rejected, RejectReason
@@ -78,7 +77,7 @@ def _single_byte(data: bytearray, value: int) -> bool:
 
 
 def run_case(
-    session: RunnerSession, variant: Variant, prepared: PreparedCase, history: History, *, repeats: int = 1,
+    session: Session, variant: Variant, prepared: PreparedCase, history: History, *, repeats: int = 1,
     slot: int = 0,
 ) -> CaseResult:  # fmt: skip
     """Run a candidate on one case, `repeats` times on the same input, and judge every reply.
@@ -126,7 +125,8 @@ def judge_reply(
     """
     where = prepared.case.description
     if reply.error:
-        return refused(reply.error, f"{reply.message} (status {reply.status})", where)
+        status = f" (status {reply.status})" if reply.status else ""
+        return refused(reply.error, f"{reply.message}{status}", where)
     if reply.canaries_broken:
         return _out_of_bounds(variant, reply.canaries_broken, where)
     if reply.inputs_changed:
@@ -181,6 +181,8 @@ def refused(error: str, message: str, where: str) -> Rejected:
     """
     if error in ("memory", "device", "request"):
         raise HarnessError(f"the runner could not run the case ({error}): {message}")
+    if error == "meta":
+        return Rejected(reason=RejectReason.WRONG_META, case=where, detail=message)
     reason = RejectReason.OUT_OF_MEMORY if error == "workspace" else RejectReason.LAUNCH_ERROR
     what = {"workspace": "the workspace could not be had", "async": "the device failed after the launch"}
     return Rejected(reason=reason, case=where, detail=f"{what.get(error, 'launch returned an error')}: {message}")

@@ -20,8 +20,12 @@ BACKEND_LIBRARIES = (
 _WHERE = "the process after its last case"
 
 
-def strays_of(pid: int) -> Rejected | None:
-    """`tamper` if the runner's process has children, `delegated` if a framework or a vendor's library is mapped."""
+def strays_of(pid: int, *, in_torch: bool = False) -> Rejected | None:
+    """`tamper` if the candidate's process has children, `delegated` if a framework or a vendor's library is mapped.
+
+    Args:
+        in_torch: torch is there anyway.
+    """
     try:
         children = psutil.Process(pid).children(recursive=True)
         maps = Path(f"/proc/{pid}/maps").read_text()
@@ -32,7 +36,7 @@ def strays_of(pid: int) -> Rejected | None:
         return Rejected(reason=RejectReason.TAMPER, case=_WHERE, detail=detail)
     names = {line.rsplit("/", 1)[-1] for line in maps.splitlines() if "/" in line}
     foreign = sorted(n for n in names if n.lower().startswith(BACKEND_LIBRARIES))
-    if foreign:
+    if foreign and not in_torch:
         detail = f"the kernel loaded {', '.join(foreign[:4])}: the work is to be its own"
         return Rejected(reason=RejectReason.DELEGATED, case=_WHERE, detail=detail)
     return None

@@ -1,8 +1,8 @@
-"""A store of nodes and orders in memory."""
+"""A store of nodes and orders in memory: for a search that leaves nothing behind. Owns `MemoryStore`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from kernelforge.cards.types import OperatorCard, VariantRecord
 from kernelforge.digest import digest
 from kernelforge.errors import NotFound
 from kernelforge.evaluate.types import Trial
+from kernelforge.explain.profile import Profile
 from kernelforge.search.orders import OPEN, Order
 from kernelforge.search.types import Node, node_of
 
 
 @dataclass
 class MemoryStore:
-    """What `run_search` and `Study` need of a project."""
+    """What `run_search` and `Study` need of a project. For one process, and no damage but by its own."""
 
     root: Path
     stored: list[Node] = field(default_factory=list)
@@ -40,7 +41,7 @@ class MemoryStore:
         raise AssertionError("the search was told the variants")
 
     def record(self, prefix: str) -> VariantRecord:
-        raise AssertionError("the search was told the variants")
+        raise AssertionError(f"the search was told the variants, and {prefix} too")
 
     def orders(self, *, closed: bool = False) -> Sequence[Order]:
         return [o for o in self.kept.values() if closed or o.state in OPEN]
@@ -54,6 +55,9 @@ class MemoryStore:
         changed = tuple(decide(self.orders()))
         self.kept |= {o.id: o for o in changed}
         return changed
+
+    def profiles(self) -> Mapping[str, Profile]:
+        return {}
 
     def finish(self, order_id: str, trial: Trial, *, parent: str = "") -> Node:
         done = self.order(order_id).node

@@ -1,0 +1,1 @@
+"""Language models as generators: requests, providers, prices, and the account of every call."""
