@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kernelforge.benchmark.target import target_facts
+from kernelforge.benchmark.clock import environment
+from kernelforge.benchmark.machine import device_name, known_facts
+from kernelforge.benchmark.target import gpu_resources, target_facts
 from kernelforge.build.abi import prelude
 from kernelforge.build.backends import get_backend
 from kernelforge.cards.types import VariantRecord
@@ -199,11 +201,11 @@ def _work_order(project: Project, study: Study, order: Order, settings: Settings
 def _request(project: Project, study: Study, order: Order, settings: Settings) -> Request:
     track = study.tracks[order.variant_id]
     backend = BACKEND_OF[project.device]
-    environment = _environment(project, track)
+    facts = _environment(project, track) or _this_machine(project.device, settings)
     return request_for(
         track, order, backend=backend, prelude=prelude(track.record.variant, backend),
-        brief=_brief(backend, track, settings), target=target_facts(environment),
-        pending=study.pending(order.variant_id),
+        brief=_brief(backend, track, settings), target=target_facts(facts),
+        pending=study.pending(order.variant_id), beside=study.beside(order),
     )  # fmt: skip
 
 
@@ -224,6 +226,20 @@ def _environment(project: Project, track: Track) -> Mapping[str, str]:
             if isinstance(node.outcome, Scored):
                 return node.outcome.measurement.environment
     return {}
+
+
+def _this_machine(device: str, settings: Settings) -> Mapping[str, str]:
+    """What is known here before anything was measured, if there is such a device."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        return {}
+    threads = torch.get_num_threads()
+    facts = known_facts(settings, device=device, threads=threads)
+    if facts is not None:
+        return environment(facts, device=device, threads=threads, torch_version=torch.__version__)
+    gpu = {"gpu_resources": gpu_resources(), "gpu_clocks": ""} if device == "cuda" else {}
+    return {"device": device_name(device), "threads": str(threads), **gpu}
 
 
 def _write_order(folder: Path, work: WorkOrder) -> AskedRow:

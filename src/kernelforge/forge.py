@@ -278,7 +278,7 @@ def show_cost(project: Path, *, by: CostKey = "run") -> CostReport:
 
     opened = Project.open(project)
     operators = {r.variant.id: card.operator for card in opened.cards() for r in card.variants}
-    return cost_report(opened.calls(), operators, by=by)
+    return cost_report(opened.calls(texts=False), operators, by=by)
 
 
 def pack_project(project: Path, output: Path, *, examples: bool = False) -> TransferReport:
@@ -290,7 +290,9 @@ def pack_project(project: Path, output: Path, *, examples: bool = False) -> Tran
     from kernelforge.store.archive import pack_project as pack
     from kernelforge.store.project import Project
 
-    return TransferReport(path=str(output), trials=pack(Project.open(project), output, examples=examples))
+    opened = Project.open(project)
+    trials = pack(opened, output, examples=examples)
+    return TransferReport(path=str(output), trials=trials, calls=len(opened.calls(texts=False)))
 
 
 def unpack_project(file: Path, project: Path, *, overwrite: bool = False) -> TransferReport:

@@ -55,8 +55,9 @@ def operator_of(name: str) -> str:
 
 
 def _kernels(folder: Path) -> Iterator[Found]:
-    for pattern in ("*", *_PLACES):
-        for place in folder.glob(pattern):
+    # The folder itself, too: that of one operator.
+    for pattern in ("", "*", *_PLACES):
+        for place in folder.glob(pattern) if pattern else (folder.resolve(),):
             yield from (Found(name=place.name, path=f) for s in _SUFFIXES if (f := place / f"kernel{s}").is_file())
     for pattern in ("*/kernels", *_TREES):
         for place in folder.glob(pattern):

@@ -7,6 +7,7 @@ asks for one proposal at a time: what a prompt says of the trials before it then
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,13 @@ from kernelforge.digest import Json, canonical_json, decode_float, encode_float
 from kernelforge.errors import NotFound, ProjectError, SchemaTooNew, UsageError
 from kernelforge.evaluate.types import Trial
 from kernelforge.explain.profile import Profile
-from kernelforge.generate.llm.account import Failure, failure_of
+from kernelforge.generate.llm.account import Call, Failure
 from kernelforge.generate.llm.generator import LLMGenerator
-from kernelforge.generate.llm.types import ChatRequest, Completion, LLMClient, ProviderFailure, TokenUsage, Turn
+from kernelforge.generate.llm.types import ChatRequest, Completion, Turn
 from kernelforge.generate.types import Generator
 from kernelforge.search.events import Event, TrialFinished
 from kernelforge.search.loop import SearchOptions
+from kernelforge.search.owners import owner_of_this_process
 from kernelforge.search.study import Study
 from kernelforge.search.types import Node
 from kernelforge.store.calls import end_from_json, end_to_json
@@ -39,9 +41,12 @@ from kernelforge.store.serial import (
     outcome_to_json,
     parse_json,
 )
+from kernelforge.wording import plural
 
 if TYPE_CHECKING:
     from kernelforge.store.project import Project
+
+logger = logging.getLogger(__name__)
 
 FORMAT, VERSION = "kernelforge.recording", 1
 
@@ -102,17 +107,27 @@ class Recording:
 
 
 class RecordingWriter:
-    """Writes a recording. For the thread of a search; each line is on disk when the call returns."""
+    """Writes a recording. For the thread of a search; each line is on disk when the call returns.
 
-    def __init__(self, path: Path, header: Header) -> None:
-        """Raises UsageError if something stands at `path`, or it cannot be written."""
+    It ends, with a warning, where another process touches the variants: what the search does then follows from that
+    process too, and could not be replayed.
+    """
+
+    def __init__(self, path: Path, header: Header, *, is_alone: Callable[[int], bool] = lambda _: True) -> None:
+        """Args:
+            is_alone: given the number of trials so far, whether these are all that the variants have.
+
+        Raises:
+            UsageError: something stands at `path`, or it cannot be written.
+        """
         try:
             self._file: IO[str] = path.open("x", encoding="utf-8")
         except FileExistsError as error:
             raise UsageError(f"{path} exists", hint="name a new file: a recording is never written over") from error
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
-        self._known: set[str] = set()
+        self._path, self._is_alone = path, is_alone
+        self._trials, self._ended = len(header.before), False
         self._write({"format": FORMAT, "version": VERSION, **_header_to_json(header)})
 
     def __enter__(self) -> RecordingWriter:
@@ -121,62 +136,44 @@ class RecordingWriter:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def exchange(self, request: ChatRequest, end: Completion | Failure) -> None:
-        """One call and its end."""
-        text = end.text if isinstance(end, Completion) else None
-        self._write({
-            "event": "exchange", "request": _request_to_json(request), "end": end_to_json(end), "reply": text,
-        })  # fmt: skip
+    def exchange(self, call: Call) -> None:
+        """A call that has ended."""
+        assert call.end is not None, "it has ended"
+        text = call.end.text if isinstance(call.end, Completion) else None
+        if self._goes_on():
+            self._write({
+                "event": "exchange", "request": _request_to_json(call.intent.request), "end": end_to_json(call.end),
+                "reply": text,
+            })  # fmt: skip
 
     def listening(self, on_event: Callable[[Event], None]) -> Callable[[Event], None]:
         """A listener that writes down the trials, and passes everything on."""
 
         def listen(event: Event) -> None:
             if isinstance(event, TrialFinished):
-                self._write({"event": "trial", **_trial_to_json(recorded(event.node))})
+                self._trials += 1
+                if self._goes_on():
+                    self._write({"event": "trial", **_trial_to_json(recorded(event.node))})
             on_event(event)
 
         return listen
 
+    def _goes_on(self) -> bool:
+        if not self._ended and not self._is_alone(self._trials):
+            self._ended = True
+            logger.warning("%s ends here: others work on its variants, and that cannot be replayed", self._path)
+        return not self._ended
+
     def _write(self, document: Mapping[str, Json]) -> None:
-        self._file.write(canonical_json(document) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedClient:
-    """A client whose exchanges are written down."""
-
-    client: LLMClient
-    writer: RecordingWriter
-
-    @property
-    def model(self) -> str:
-        return self.client.model
-
-    @property
-    def max_output_tokens(self) -> int:
-        return self.client.max_output_tokens
-
-    @property
-    def has_price(self) -> bool:
-        return self.client.has_price
-
-    def cost_usd(self, usage: TokenUsage) -> float | None:
-        return self.client.cost_usd(usage)
-
-    def bound_usd(self, request: ChatRequest) -> float | None:
-        return self.client.bound_usd(request)
-
-    def complete(self, request: ChatRequest) -> Completion:
         try:
-            completion = self.client.complete(request)
-        except ProviderFailure as failure:
-            self.writer.exchange(request, failure_of(failure))
-            raise
-        self.writer.exchange(request, completion)
-        return completion
+            self._file.write(canonical_json(document) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UsageError(
+                f"{self._path} cannot be written: {error.strerror}",
+                hint="nothing else is lost: free some space, or go on without --record",
+            ) from error
 
 
 def begin_recording(
@@ -198,11 +195,13 @@ def begin_recording(
         raise UsageError("there is nothing to record", hint="only searches of a language model: --generator llm:...")
     study = Study(project, records, strategy=options.strategy)
     study.take_left_over(generator.left_over)
-    waiting = [o for o in project.orders() if o.variant_id in study.tracks and o.state in ("waiting", "delivered")]
-    if waiting:
+    # Those that were only asked for, by a process that is gone, come to nothing.
+    left = [o for o in project.orders() if o.variant_id in study.tracks and not study.is_lost(o)]
+    if left:
         raise UsageError(
-            f"{len(waiting)} work orders of an earlier search wait to be judged or mended",
-            hint="finish them first without --record: kforge forge --trials N",
+            f"other searches have left {plural(len(left), 'work order')} to be judged or mended, of which a recording "
+            "would not know",
+            hint="finish them first, by the same command without --record",
         )
     nodes = sorted((n for track in study.tracks.values() for n in track.nodes), key=lambda n: (n.variant_id, n.number))
     binaries = {n.summary.binary for n in nodes}
@@ -214,8 +213,16 @@ def begin_recording(
         tokens=generator.account.tokens, before=tuple(map(recorded, nodes)),
         profiles={binary: found for binary, found in project.profiles().items() if binary in binaries},
     )  # fmt: skip
-    writer = RecordingWriter(path, header)
-    made = replace(generator, client=RecordedClient(client=generator.client, writer=writer))
+
+    def is_alone(trials: int) -> bool:
+        """Nobody else has added a trial, or put an order in."""
+        mine = owner_of_this_process()
+        foreign = [o for o in project.orders() if o.variant_id in study.tracks and o.owner not in ("", mine)]
+        by_hand = [o for o in project.orders() if o.candidate is not None and o.candidate.generator != generator.name]
+        return not foreign and not by_hand and sum(len(project.nodes(v)) for v in study.tracks) == trials
+
+    writer = RecordingWriter(path, header, is_alone=is_alone)
+    made = replace(generator, account=replace(generator.account, listen=writer.exchange))
     one_by_one = replace(options, propose_threads=0, build_threads=0, prefetch=1, repairing=made)
     return writer, made, one_by_one
 
@@ -238,12 +245,15 @@ def read_recording(path: Path) -> Recording:
         first, *rest = [_object(line) for line in lines[:-1]]
         if first.get("format") != FORMAT:
             raise ValueError("it is no recording")
-        if first.get("version") != VERSION:
+        version = first.get("version")
+        if not isinstance(version, int) or version < 1:
+            raise ValueError("it names no version")
+        if version > VERSION:
             raise SchemaTooNew(f"{path} is of a newer kernelforge", hint="upgrade kernelforge")
         header = _header_from_json(first)
         exchanges = tuple(_exchange(d) for d in rest if d["event"] == "exchange")
         trials = tuple(_trial_from_json(d) for d in rest if d["event"] == "trial")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError) as error:
         raise ProjectError(f"{path} cannot be read: {error}", hint="record the search again") from error
     return Recording(header=header, exchanges=exchanges, trials=trials)
 
@@ -312,7 +322,7 @@ def _header_from_json(data: Mapping[str, Json]) -> Header:
     floors, tokens = _object_of(fields.value("prior_floors")), fields.integer_or_none("tokens")
     return Header(
         project=fields.text("project"), device=fields.text("device"), model=fields.text("model"),
-        backend=fields.text("backend"), brief=fields.text("brief"), strategy=fields.text("strategy"),
+        backend=_backend(fields.text("backend")), brief=fields.text("brief"), strategy=fields.text("strategy"),
         target=tuple(checked_text(line, "target") for line in _list(fields.value("target"))),
         policy=fields.text("policy"), prior_floors={key: decode_float(floor) for key, floor in floors.items()},
         max_output_tokens=fields.integer("max_output_tokens"), usd=fields.number_or_none("usd"), tokens=tokens,
@@ -320,6 +330,12 @@ def _header_from_json(data: Mapping[str, Json]) -> Header:
         before=tuple(_trial_from_json(trial) for trial in _list(fields.value("before"))),
         profiles=dict(profile_from_json(profile) for profile in _list(fields.value("profiles"))),
     )  # fmt: skip
+
+
+def _backend(name: str) -> str:
+    if name not in ("cpp", "cuda"):
+        raise ValueError(f"no backend {name!r}")
+    return name
 
 
 def _role(value: Json) -> Literal["user", "assistant"]:

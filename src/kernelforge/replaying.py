@@ -10,7 +10,7 @@ import difflib
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kernelforge.build.abi import prelude
@@ -138,15 +138,22 @@ class RecordedProposals:
         """The next one of the variant, or the repair of the last attempt."""
         if request.attempts:
             repair = self._repair_of.get(request.attempts[-1].candidate.id)
-            return repair or NoCandidate(reason="the recording has no repair of it")
+            return _free(repair) if repair else NoCandidate(reason="the recording has no repair of it")
         with self._lock:
             waiting = self._proposals.get(request.variant.id)
-            return waiting.popleft() if waiting else Exhausted(reason="the recording has no more proposals")
+            if not waiting:
+                return Exhausted(reason=f"the recording has no more kernels of {request.variant.label}")
+            return _free(waiting.popleft())
 
     def left_over(self, orders: Collection[str]) -> Sequence[tuple[str, Candidate]]:
         """None: nothing is paid for."""
         del orders
         return ()
+
+
+def _free(candidate: Candidate) -> Candidate:
+    """Nobody is paid for it now."""
+    return replace(candidate, tokens_in=0, tokens_out=0, cost_usd=0.0)
 
 
 class _ReplayClient:

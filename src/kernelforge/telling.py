@@ -6,7 +6,7 @@ A kernel that was changed since its verdict is judged again, as one more attempt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeAlias
@@ -85,7 +85,7 @@ def tell_orders(
     rows: list[ToldRow] = []
     told: list[Delivered] = []
     for place, document in documents.items():
-        found = _told(project, study, place, document, model)
+        found = _told(project, study, place, document, model, but=[item.order.id for item in told])
         if isinstance(found, Delivered):
             told.append(found)
         else:
@@ -137,7 +137,8 @@ def judge_source(
 ) -> VerdictReport:
     """Judge one text as the kernel of an order, and store the trial.
 
-    An order that has its verdict takes another text as one more attempt; the same text has the same verdict.
+    An order that has its verdict takes another text as one more attempt; the same text has the same verdict, and one
+    that waits for its verdict, of whichever attempt, is judged now.
 
     Args:
         notes: what is new in it, by default its first line if that is a comment. model: who wrote it.
@@ -155,7 +156,7 @@ def judge_source(
     track = study.tracks[known.variant_id]
     parent = next((n for n in track.nodes if n.id == known.parent), None)
     candidate = _candidate(project, source, parent, variant_id=known.variant_id, notes=notes, model=model)
-    order = study.tell(known.id, candidate)
+    order = _deliver(project, study, known, candidate)
     if order.state == "failed":
         raise UsageError(f"not judged: {order.detail}", hint=_where_known(track, source))
     told = Delivered(order=order, track=track, candidate=order.candidate or candidate)
@@ -194,8 +195,45 @@ def order_verdict(project: Project, *, order: str, variant: str, trial: str) -> 
     return _verdict_report(project, find_node(record, project.nodes(record.variant.id), trial), record)
 
 
-def _told(project: Project, study: Study, place: Path, document: Mapping[str, Json], model: str) -> Delivered | ToldRow:
-    """The kernel in a folder, delivered; or the row of a folder in which there is nothing to judge."""
+def _deliver(
+    project: Project, study: Study, known: Order, candidate: Candidate, *, but: Collection[str] = ()
+) -> Order:  # fmt: skip
+    """An order with the candidate: what `Study.tell` says, or another one with the same text that has no verdict yet.
+
+    The second attempt at an order has an order of its own. Whoever was stopped before it was judged knows only the
+    first one's, and delivers the text to that again.
+
+    Args:
+        but: ids of orders whose verdicts others wait for: to them the text is known.
+    """
+    # To an order without a candidate it must be told in any case, so that this order has its end.
+    waiting = _unjudged(project, candidate, but) if known.candidate is not None else None
+    if waiting is None:
+        told = study.tell(known.id, candidate)
+        if told.state != "failed":
+            return told
+        waiting = _unjudged(project, candidate, but)
+    return waiting or told
+
+
+def _unjudged(project: Project, candidate: Candidate, but: Collection[str]) -> Order | None:
+    """The order with a candidate's text that has no verdict yet."""
+    text = normalised(candidate.source)
+    for order in project.orders():
+        held = order.candidate if order.state in ("delivered", "judging") and order.id not in but else None
+        if held is not None and held.variant_id == candidate.variant_id and normalised(held.source) == text:
+            return order
+    return None
+
+
+def _told(
+    project: Project, study: Study, place: Path, document: Mapping[str, Json], model: str, *, but: Collection[str]
+) -> Delivered | ToldRow:  # fmt: skip
+    """The kernel in a folder, delivered; or the row of a folder in which there is nothing to judge.
+
+    Args:
+        but: ids of orders that were delivered for other folders just now.
+    """
     label = str(document.get("label", ""))
     variant_id = str(document["variant"])
     if variant_id not in study.tracks:
@@ -212,12 +250,12 @@ def _told(project: Project, study: Study, place: Path, document: Mapping[str, Js
     if known:
         return ToldRow(path=str(place), label=label, why=known)
     try:
-        order = study.tell(str(document["order"]), candidate)
+        order = _deliver(project, study, project.order(str(document["order"])), candidate, but=but)
         if order.state == "failed":
             return ToldRow(path=str(place), label=label, why=order.detail)
     except NotFound:
         # Asked of another copy of the project, or long ago.
-        order = study.enqueue(
+        order = _unjudged(project, candidate, but) or study.enqueue(
             candidate, parent="" if parent is None else parent.id, reason=str(document.get("reason", ""))
         )
     return Delivered(path=place, order=order, track=track, candidate=order.candidate or candidate)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
@@ -47,3 +50,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """What `name` may be a misspelling of, as a question: "did you mean gelu-1a2b3c4d?"; "" if nothing is near."""
     close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def printable(text: str) -> str:
+    """Text of others for a terminal: control characters, which may move the cursor or set its title, are spelled out.
+
+    Line ends and tabs stay.
+    """
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 from tests.cli.test_judgement import RELU, Bench, bench  # noqa: F401 - a fixture
 
 from kernelforge import telling
+from kernelforge.errors import Stopped, UsageError
 from kernelforge.explain.profile import KernelProfile, Profile
+from kernelforge.report.asking import VerdictReport
 from kernelforge.search.strategies import get_strategy
 from kernelforge.search.study import Study
 from kernelforge.search.types import Node
+from kernelforge.settings import load_settings
 from kernelforge.store.project import Project
 
 WRONG = RELU.replace("0.0f", "0.25f")
@@ -127,6 +131,114 @@ def test_orders_are_told_in_another_copy_too(kforge: Any, site: Path, tmp_path: 
     assert (nodes[-1].kind, nodes[-1].parent) == ("rejected", nodes[0].id)
 
 
+def interrupted(project: Path, *places: Path, died: bool = False) -> None:
+    """`kforge tell` that is stopped when the kernels are delivered, or dies while it judges one."""
+    opened = Project.open(project)
+    report = telling.tell_orders(
+        opened, places, on_event=lambda _: None, should_stop=lambda: True, settings=load_settings()
+    )  # fmt: skip
+    assert report.left == len(places)
+    if died:
+        gone = Study(opened, [opened.record("relu")], strategy=get_strategy("best-first"), owner="host:1:0")
+        assert gone.claim(lease_s=-1.0) is not None
+
+
+@pytest.mark.parametrize("died", [False, True], ids=["stopped", "died"])
+@pytest.mark.parametrize("further", [False, True], ids=["first attempt", "further attempt"])
+def test_a_kernel_whose_judgement_was_interrupted_is_judged_when_it_is_told_again(
+    kforge: Any, site: Path, further: bool, died: bool
+) -> None:
+    before = len(Project.open(site).nodes(Project.open(site).record("relu").variant.id))
+    kforge("ask", "relu", "-o", "orders")
+    (place,) = folders()
+    if further:
+        (place / "kernel.cpp").write_text("// first\n" + BROKEN.replace("4000", "3999"))
+        assert kforge("tell", "orders").code == 0
+    (place / "kernel.cpp").write_text("// interrupted\n" + WRONG)
+    interrupted(site, place, died=died)
+    (told,) = json.loads(kforge("tell", "orders", "--json").stdout)["verdicts"]
+    assert (told["outcome"], told["why"]) == ("rejected", "")
+    assert json.loads((place / "verdict.json").read_text())["number"] == before + 1 + further
+    project = Project.open(site)
+    assert len(project.nodes(project.record("relu").variant.id)) == before + 1 + further
+    assert project.orders() == ()
+
+
+def test_interrupted_in_another_copy_it_is_judged_once(kforge: Any, site: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.kforge"
+    shutil.copytree(site, copy)
+    kforge("ask", "relu", "-o", "orders", "-p", str(site))
+    (place,) = folders()
+    (place / "kernel.cpp").write_text("// elsewhere\n" + WRONG)
+    interrupted(copy, place)
+    interrupted(copy, place)
+    assert len(Project.open(copy).orders()) == 1
+    kforge("tell", "orders", "-p", str(copy))
+    assert json.loads((place / "verdict.json").read_text())["outcome"] == "rejected"
+    assert Project.open(copy).orders() == ()
+
+
+def test_the_same_text_in_two_folders_is_judged_once(kforge: Any, site: Path) -> None:
+    kforge("ask", "relu", "-n", "2", "-o", "orders")
+    for place in folders():
+        (place / "kernel.cpp").write_text(WRONG)
+    first, second = json.loads(kforge("tell", "orders", "--json").stdout)["verdicts"]
+    told = {row["outcome"]: row["why"] for row in (first, second)}
+    assert told["rejected"] == "" and "was proposed before" in told[""]
+    assert Project.open(site).orders() == ()
+
+
+@pytest.mark.parametrize("further", [False, True], ids=["first attempt", "further attempt"])
+def test_a_text_that_was_stopped_is_judged_when_it_is_submitted_again(
+    kforge: Any, site: Path, further: bool
+) -> None:  # fmt: skip
+    kforge("ask", "relu", "-o", "orders")
+    project, order = Project.open(site), folders()[0]
+    order_id = json.loads((order / "order.json").read_text())["order"]
+
+    def submit(source: str, *, stop: bool = False, to: str = order_id) -> VerdictReport:
+        return telling.judge_source(
+            project, to, source, on_event=lambda _: None, should_stop=lambda: stop, settings=load_settings(),
+            opener=vars(telling)["open_workshop"],
+        )  # fmt: skip
+
+    if further:
+        assert submit(BROKEN.replace("4000", "3999")).judged is not None
+    with pytest.raises(Stopped):
+        submit(WRONG, stop=True)
+    with pytest.raises(Stopped):
+        submit("// with a comment\n" + WRONG, stop=True)
+    (open_order,) = project.orders()
+    assert (open_order.state, open_order.id == order_id) == ("delivered", not further)
+    report = submit(WRONG)
+    assert report.judged is not None and (report.judged.outcome, report.order) == ("rejected", open_order.id)
+    assert project.orders() == ()
+    # Judged, it is known: to another order, and to the first one.
+    assert submit(WRONG, to=report.order).judged == report.judged
+    if further:
+        with pytest.raises(UsageError, match="was proposed before") as raised:
+            submit(WRONG)
+        assert f"it is trial {report.judged.number} of" in raised.value.hint
+
+
+def test_a_text_that_waits_under_another_order_is_judged_and_the_order_has_its_end(kforge: Any, site: Path) -> None:
+    kforge("ask", "relu", "-n", "2", "-o", "orders")
+    first, second = (json.loads((place / "order.json").read_text())["order"] for place in folders())
+    project = Project.open(site)
+
+    def submit(order: str, *, stop: bool) -> VerdictReport:
+        return telling.judge_source(
+            project, order, WRONG, on_event=lambda _: None, should_stop=lambda: stop, settings=load_settings(),
+            opener=vars(telling)["open_workshop"],
+        )  # fmt: skip
+
+    with pytest.raises(Stopped):
+        submit(first, stop=True)
+    report = submit(second, stop=False)
+    assert report.judged is not None and (report.judged.outcome, report.order) == ("rejected", first)
+    assert project.orders() == ()
+
+
 def test_what_cannot_be_told_is_said_and_the_rest_is_judged(kforge: Any, site: Path) -> None:
     kforge("ask", "relu", "-n", "4", "-o", "orders")
     empty, binary, other, good = folders()
@@ -162,3 +274,14 @@ def test_a_folder_that_cannot_be_written_gives_the_orders_back(kforge: Any, site
     refused = kforge("ask", "relu", "-n", "2", "-o", "orders")
     assert refused.code == 2 and "cannot be written to" in refused.stderr
     assert Project.open(site).orders() == ()
+
+
+def test_the_first_prompts_name_the_machine_and_those_asked_at_once_differ(
+    kforge: Any, site: Path, tmp_path: Path
+) -> None:
+    cards = Project.open(site).cards()
+    Project.create(tmp_path / "new.kforge", model="tiny", device="cpu", cards=cards, capture_info={"coverage": 1.0})
+    assert kforge("ask", "relu", "-n", "3", "-o", "orders", "-p", "new.kforge").code == 0
+    texts = [(folder / "PROMPT.md").read_text() for folder in folders()]
+    assert len(set(texts)) == 3 and all(re.search(r"\d threads?, which eager uses too", text) for text in texts)
+    assert sum("at this moment" in text for text in texts) == 2

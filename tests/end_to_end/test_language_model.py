@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +24,11 @@ from typer.testing import CliRunner
 import kernelforge
 from kernelforge import forge
 from kernelforge.cli.main import make_app
+from kernelforge.errors import UsageError
+from kernelforge.evaluate.types import Trial, WorkerFailure
 from kernelforge.explain.profile import KernelProfile, Profile
 from kernelforge.generate.llm.types import Completion, TokenUsage
+from kernelforge.generate.types import Candidate
 from kernelforge.replaying import ReplayDiffers
 from kernelforge.report.rows import ForgeReport
 from kernelforge.search.types import Budget
@@ -206,13 +210,40 @@ def test_the_recorded_kernels_are_judged_again_where_they_are_told(site: Site, t
     kernelforge.capture(Small(), samples=[(torch.randn(256, 256),)], project=project)
     asked = len(site.server.requests)
     report = forge.forge_project(project, budget=Budget(), generator=f"replay:{site.recording}")
-    assert report.trials == 5
+    assert report.trials == 5 and (report.tokens, report.usd) == (0, 0.0), "nobody is paid for it now"
     (row,) = forge.list_operators(project)
     trials = forge.show_variant(project, row.variant).trials
     kinds = {n.candidate.source.strip(): n.kind for n in Project.open(project).nodes(row.variant)}
     assert len(trials) == 5 and kinds.keys() == set(SOURCES)
     assert (kinds[BROKEN], kinds[WRONG]) == ("build_failure", "rejected")
     assert len(site.server.requests) == asked
+
+
+def test_what_others_do_meanwhile_ends_a_recording(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(site.project, tmp_path / "small.kforge")
+    project = Project.open(tmp_path / "small.kforge")
+    (record,) = (r for card in project.cards() for r in card.variants)
+
+    def meddle(request: SeenRequest) -> Reply:
+        if request.number == 1:
+            other = Candidate(variant_id=record.variant.id, source="// theirs", backend="cpp", generator="manual")
+            project.append(Trial(candidate=other, outcome=WorkerFailure(detail="x"), started=1.0, seconds=1.0))
+        return answers_number(request.number)
+
+    with FakeProvider(meddle) as server:
+        (tmp_path / "kforge.toml").write_text(config(server))
+        monkeypatch.setenv("KFORGE_LLM_CONFIG", str(tmp_path / "kforge.toml"))
+        kept: dict[str, Any] = {"generator": "llm:fake/model-x", "policy": "uniform", "strategy": "best-of-n"}
+        forge.forge_project(project.path, budget=Budget(trials=2), record=tmp_path / "run.jsonl", **kept)
+        assert "others work on its variants" in caplog.text
+        report = forge.replay_recording(tmp_path / "run.jsonl")
+        assert report.trials < 2, "as far as it is only ours"
+        waiting = [o for o in project.orders() if o.state == "waiting"]
+        if waiting:
+            with pytest.raises(UsageError, match="to be judged or mended"):
+                forge.forge_project(project.path, budget=Budget(trials=1), record=tmp_path / "more.jsonl", **kept)
 
 
 def test_what_a_profiler_said_is_in_the_recording(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,13 @@ class Raw:
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def answer(self, number: int) -> dict[str, Any]:
+    def line(self) -> str:
         assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def answer(self, number: int) -> dict[str, Any]:
         while True:
-            message: dict[str, Any] = json.loads(self.process.stdout.readline())
+            message: dict[str, Any] = json.loads(self.line())
             if message.get("id") == number:
                 return message
 
@@ -125,14 +128,77 @@ def test_a_server_without_work_ends_at_once(project: Path) -> None:
 
 def test_lines_that_are_no_requests_are_withstood(project: Path) -> None:
     with raw(project) as client:
-        client.write("{")
-        client.write('{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "submit_candidate", '
-                     '"arguments": {"order": "x", "source": "\\ud800"}}}')  # fmt: skip
+        for line in ("{", "[]", "null", "[" * 50_000, '{"jsonrpc": "2.0", "id": "\\ud800", "method": "ping"}'):
+            client.write(line)
         client.write("\udcff")  # the byte 0xff
+        client.write('{"jsonrpc": "2.0", "id": 5, "result": "\\ud800"}')  # an answer that nobody asked for
         client.send(id=6, method="tools/call", params={"name": "none", "arguments": {}})
-        assert client.answer(6)["result"]["isError"]
+        # Nothing was said to the others: nobody waits for an answer to them, or nobody knows who.
+        first: dict[str, Any] = json.loads(client.line())
+        assert first["id"] == 6 and first["result"]["isError"]
         client.call(7, "status")
         assert client.answer(7)["result"]["structuredContent"]["model"] == "tiny"
+
+
+def test_a_request_that_cannot_be_read_is_answered(project: Path) -> None:
+    """Its client would wait, for the SDK drops what it cannot decode."""
+    half = {"source": "launch( \ud800", "order": "x"}
+    with raw(project) as client:
+        client.call(5, "submit_candidate", **half)
+        client.call(6, "status", project="\ud800")
+        client.call(7, "next_order", operators=["relu", "\udfff"])
+        client.send(id="eight", method="tools/call", params={"name": "tree", "arguments": {"\ud800": 1}})
+        client.send(id=9, method="tools/call", params=3)
+        client.send(id=10)
+        client.write('{"jsonrpc": "2.0", "id": 11, "method": "ping", "params": ' + "[" * 300 + "]" * 300 + "}")
+        client.send(id=12, method="tools/call", params={"name": "status", "arguments": {"project": "\U0001f600"}})
+        told = {answer["id"]: answer for answer in (json.loads(client.line()) for _ in range(8))}
+    assert {number: answer["error"]["code"] for number, answer in told.items() if number != 12} == {
+        5: -32602, 6: -32602, 7: -32602, "eight": -32602, 9: -32600, 10: -32600, 11: -32600,
+    }  # fmt: skip
+    said = {number: answer["error"]["message"] for number, answer in told.items() if number != 12}
+    assert said[5].startswith("params.arguments.source is no text: it holds half of a surrogate pair\nhint: ")
+    assert said[6].startswith("params.arguments.project is no text")
+    assert said[7].startswith("params.arguments.operators[1] is no text")
+    assert said["eight"].startswith("params.arguments is no text")
+    assert said[9] == "the request cannot be read: params: Input should be an object"
+    assert "recursion limit" in said[11] and "[[" not in said[11]
+    assert "no project at \U0001f600" in told[12]["result"]["content"][0]["text"], "a whole pair is a character"
+
+
+def test_a_name_that_is_no_text_is_told_as_it_can_be(tmp_path: Path) -> None:
+    """A file's name may be bytes of no encoding, and an answer with it could not be written."""
+    with raw(tmp_path / "\udcff.kforge") as client:
+        client.call(5, "status")
+        assert "no project at" in (said := client.answer(5)["result"]["content"][0]["text"])
+        assert "\\udcff.kforge" in said
+        client.call(6, "tree", variant="relu", project="none.kforge")
+        assert "no project at none.kforge" in client.answer(6)["result"]["content"][0]["text"], "it goes on"
+
+
+def test_a_cancelled_further_attempt_is_judged_when_it_is_submitted_again(project: Path) -> None:
+    wrong = SPIN.replace("0.0f", "0.25f")
+
+    async def script(client: Client) -> None:
+        order = data_of(await client.call_tool("next_order", {}))["order"]["order"]
+        arguments = {"order": order, "source": "int helper() { return 0; }\n"}
+        assert data_of(await client.call_tool("submit_candidate", arguments))["judged"]["outcome"] == "build_failure"
+        arguments["source"] = wrong
+        async with anyio.create_task_group() as group:
+
+            async def note(progress: float, total: float | None, message: str | None) -> None:
+                if message == "verifying":
+                    group.cancel_scope.cancel()
+
+            async def submit() -> None:
+                await client.call_tool("submit_candidate", arguments, progress_callback=note)
+
+            group.start_soon(submit)
+        again = data_of(await client.call_tool("submit_candidate", {**arguments, "source": "// again\n" + wrong}))
+        assert (again["judged"]["reason"], again["judged"]["number"]) == ("wrong_value", 2)
+        assert again["order"] != order and data_of(await client.call_tool("status", {}))["orders"] == []
+
+    over_stdio(script, "--project", str(project), folder=project.parent)
 
 
 def test_two_at_once_are_judged_one_after_the_other_and_a_third_is_cancelled(project: Path) -> None:

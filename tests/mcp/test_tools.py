@@ -19,6 +19,7 @@ from kernelforge.errors import NotFound
 from kernelforge.mcp import desk as desk_module
 from kernelforge.mcp.desk import Desk, words
 from kernelforge.mcp.serving import make_server
+from kernelforge.mcp.tools import exporting
 from kernelforge.store.project import Project
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mcp.md"
@@ -78,6 +79,12 @@ def test_the_tools_and_their_schemas(tools: dict[str, Tool]) -> None:
         assert tool.annotations is not None and tool.annotations.read_only_hint is not None
 
 
+def test_a_trial_may_be_named_by_its_number(tools: dict[str, Tool]) -> None:
+    for tool, argument in (("get_result", "trial"), ("next_order", "parent")):
+        kinds = tools[tool].input_schema["properties"][argument]["anyOf"]
+        assert [kind["type"] for kind in kinds] == ["string", "integer"]
+
+
 def test_the_document_lists_every_tool_in_its_own_words(tools: dict[str, Tool]) -> None:
     rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `")]
     wanted = []
@@ -123,6 +130,40 @@ def test_arguments_that_are_off_are_named(here: Callable[[Script], Any]) -> None
     assert "order\n  Field required" in missing
     assert "projct\n  Extra inputs are not permitted" in unknown
     assert "samples\n  Input should be greater than or equal to 1" in wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("q\0.kforge", "holds a NUL character"), ("x" * 300_000, "is longer than 4096 bytes"),
+        ("\ud800", "is no text: surrogates not allowed at character 0"),
+    ],
+    ids=["nul", "long", "half a surrogate pair"],
+)  # fmt: skip
+def test_what_no_process_can_be_given_is_refused_with_a_reason(
+    here: Callable[[Script], Any], name: str, said: str
+) -> None:
+    told = here(calls(
+        ("capture", {"model": "m.py", "project": name}), ("capture", {"model": name, "project": "q.kforge"}),
+        ("export", {"project": name}), ("export", {"output": name}),
+    ))  # fmt: skip
+    assert all(said in text and "\nhint: " in text and len(text) < 300 for text in told), told
+
+
+def test_a_folder_without_a_name_of_its_own_is_exported_beside_itself(
+    here: Callable[[Script], Any], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run_command(arguments: list[str], **_: object) -> None:
+        ran.append(arguments)
+        raise NotFound("no project here")
+
+    monkeypatch.setattr(exporting, "run_command", run_command)
+    monkeypatch.chdir(project)
+    here(calls(("export", {"project": "."}), ("export", {"project": "/"}), ("export", {"project": str(project)})))
+    beside = str(tmp_path / "tiny.cast")
+    assert [arguments[arguments.index("--output") + 1] for arguments in ran] == [beside, "/.cast", beside]
 
 
 def test_a_server_without_a_project_asks_for_one() -> None:

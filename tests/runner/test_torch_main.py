@@ -122,3 +122,18 @@ def test_what_is_the_candidates_fault(launch: Callable[..., object], error: str,
 )
 def test_arguments_as_the_parameter_takes_them(value: object, kind: str, given: object) -> None:
     assert _argument(value, kind) == given
+
+
+def test_of_a_set_that_was_not_called_nothing_is_collected() -> None:
+    """A slow candidate is timed in fewer calls than there are sets."""
+    calls: list[int] = []
+
+    def launch(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return torch.relu(x)
+
+    with served(launch) as (ask, _):
+        ask("time", **TIME, collect=True)
+        before = len(calls)
+        answer = ask("time", **{**TIME, "iterations": 0, "warmup": 0}, collect=True)
+        assert len(calls) == before and answer["changed"] == []

@@ -319,3 +319,16 @@ def test_a_further_attempt_at_an_order_mends_what_failed_and_revises_what_passed
     assert fourth.candidate.parent == third.candidate_id
     # For strategies the first three are one proposal.
     assert tree_of(study.tracks[order.variant_id].view([], seed=0), failures=True).visits == 2
+
+
+def test_an_order_knows_how_many_were_asked_before_it(setting: Setting) -> None:
+    study = setting.study()
+    orders = [study.enqueue(setting.records[0].variant.id) for _ in range(3)]
+    asked = study.ask(3)
+    assert {o.id for o in asked} == {o.id for o in orders}
+    assert sorted(study.beside(o) for o in asked) == [0, 1, 2]
+    study.tell(asked[0].id, setting.candidate("a"))
+    (pending,) = study.pending(asked[0].variant_id)
+    assert pending.detail == "not judged yet"
+    study.claim()
+    assert study.pending(asked[0].variant_id)[0].detail == "being judged"

@@ -116,3 +116,14 @@ def test_a_copy_of_the_folder_has_the_account(project: Project, tmp_path: Path) 
     project.close_call(opened(project, intent()).id, REPLY)
     shutil.copytree(project.path, tmp_path / "copy.kforge")
     assert Project.open(tmp_path / "copy.kforge").calls() == project.calls()
+
+
+def test_without_texts_everything_else_is_read(project: Project) -> None:
+    call = opened(project, intent())
+    project.close_call(call.id, REPLY)
+    opened(project, intent())
+    bare, whole = project.calls(texts=False), project.calls()
+    assert [(c.usd, c.tokens, c.usage, c.run, c.intent.bound_usd, c.intent.step) for c in bare] == [
+        (c.usd, c.tokens, c.usage, c.run, c.intent.bound_usd, c.intent.step) for c in whole
+    ]
+    assert isinstance(bare[0].end, Completion) and bare[0].end.text == "" and bare[0].intent.request.system == ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kernelforge.digest import Json
 from kernelforge.errors import ForgeError
 from kernelforge.report.grid import Grid, grid_rich, grid_text
+from kernelforge.wording import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +64,7 @@ class Output:
         if self.as_json:
             self.show(document, ())
         else:
-            sys.stdout.write(text if text.endswith("\n") else text + "\n")
+            sys.stdout.write(printable(text if text.endswith("\n") else text + "\n"))
 
     def width(self) -> int | None:
         """Columns of the terminal on stdout; None for a pipe or a file, where nothing need be cut."""
@@ -73,7 +74,7 @@ class Output:
     def note(self, text: str) -> None:
         """A line of progress or a hint on stderr; silent under -q."""
         if not self.quiet:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(printable(text) + "\n")
 
     def next_step(self, *words: object) -> None:
         """The last line: the command that one would run next, ready to be pasted into a shell."""
@@ -90,9 +91,9 @@ class Output:
         """An error of ours on stderr: what happened, then what to do. Under --json also as the document on stdout."""
         if self.as_json:
             show_error(type(error).__name__, error.message, error.hint, error.exit_code)
-        sys.stderr.write(f"error: {error.message}\n")
+        sys.stderr.write(f"error: {printable(error.message)}\n")
         if error.hint:
-            sys.stderr.write(f"hint: {error.hint}\n")
+            sys.stderr.write(f"hint: {printable(error.hint)}\n")
         if error.__cause__ is not None and self.verbose < 2:
             sys.stderr.write("(-vv shows the traceback)\n")
 

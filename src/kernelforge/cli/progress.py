@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from kernelforge.cli.output import Output
 from kernelforge.report.units import format_duration, format_speedup
-from kernelforge.wording import noun_for
+from kernelforge.wording import noun_for, printable
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -90,7 +90,7 @@ class Progress:
         if self._live is None:
             self._out.note(line)
         else:
-            self._console.print(line, markup=False, soft_wrap=False, no_wrap=True, overflow="ellipsis")
+            self._console.print(printable(line), markup=False, soft_wrap=False, no_wrap=True, overflow="ellipsis")
 
     def _refresh(self) -> None:
         if self._live is not None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, cast
 from kernelforge.dispatch.machine import Machine, this_machine, why_off
 from kernelforge.dispatch.types import EntryState, Kernel, States, Stats
 from kernelforge.errors import ForgeError, NotFound
-from kernelforge.operators import get_operator
+from kernelforge.operators import get_operator, operator_names
 from kernelforge.package.reader import extract_binary, read_package
 from kernelforge.package.types import Entry, Off, Package
 from kernelforge.settings import Settings, load_settings
-from kernelforge.wording import plural
+from kernelforge.wording import did_you_mean, plural
 
 if TYPE_CHECKING:
     from kernelforge.dispatch.decide import Admitted, Refused
@@ -102,7 +102,11 @@ class LoadedPackage:
         from kernelforge.dispatch.decide import Refused, decide, describe
         from kernelforge.dispatch.state import call_problem
 
-        operator = get_operator(operator_name)
+        try:
+            operator = get_operator(operator_name)
+        except NotFound as error:
+            near = did_you_mean(operator_name, operator_names())
+            raise NotFound(f"no operator {operator_name!r}", hint=near or "kforge ops lists a model's") from error
         problem = call_problem(by_autocast=True)
         if problem:
             return Refused(term="call", detail=f"{problem} is active", by_variant={})

@@ -166,16 +166,20 @@ def limiter(facts: CallFacts) -> str:
             "use more threads for each element or row"
         )
     if facts.device == "cpu" and facts.parallel is False and facts.threads > 1 and kernel_us > WORTH_THREADS_US:
-        return f"too little parallelism: one thread works where eager may use {facts.threads}; use OpenMP"
+        return (
+            f"too little parallelism: one thread works where eager may use {facts.threads}; OpenMP wins at most "
+            f"{facts.threads}x, the rest is scalar code: calls of libm such as exp are not vectorised"
+        )
     if facts.device == "cuda" and not _is_launch(facts) and kernel_us <= FEW_PASSES * facts.floor_us:
         return (
             f"bytes of {_level(facts)}, but more than the necessary ones or not at its full rate: a second pass over "
             "the inputs takes half a floor or more; else keep more bytes in flight (16-byte loads, several of a thread "
             "before the first is used, more warps)"
         )
+    where = "uncoalesced access" if facts.device == "cuda" else "calls of libm such as exp, which are not vectorised"
     return (
-        "neither bytes nor arithmetic explain it: look for strided or uncoalesced access, inputs that are read more "
-        "than once, scalar code, and costly functions (exp, division)"
+        f"neither bytes nor arithmetic explain it: look for strided access, {where}, inputs that are read more than "
+        "once, scalar code, and divisions"
     )
 
 

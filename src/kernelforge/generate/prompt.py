@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.resources
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -169,7 +170,7 @@ def _repair(attempts: Sequence[Feedback]) -> str:
     tried = "".join(f"- {_kind(f)}: {f.detail.partition(chr(10))[0]}\n" for f in earlier)
     return _fill(
         "repair", kind=_kind(last), attempt=f" It was attempt {len(attempts)}." if earlier else "",
-        source=last.candidate.source.rstrip(), diagnosis=_quoted(last.detail),
+        source=_code(last.candidate.source), diagnosis=_quoted(last.detail),
         advice=_fill(f"mend_{_MEND.get(last.reason, 'rules')}"),
         earlier=f"What came of the attempts before:\n\n{tried}\n" if earlier else "",
     )  # fmt: skip
@@ -182,15 +183,27 @@ def _kind(feedback: Feedback) -> str:
 def _round(request: Request) -> str:
     if request.attempts:
         return _repair(request.attempts)
-    history = _limits(request.usage) + _history(request)
+    history = _limits(request.usage) + _history(request) + _beside(request.beside)
     if request.parent is None:
         different = " Its design must differ from all of the above." if request.history else ""
         return _fill("scratch", history=history, different=different)
     judged = next((f for f in reversed(request.history) if f.candidate.id == request.parent.id), None)
     return _fill(
-        "revise", history=history, parent_name=_name(judged), source=request.parent.source.rstrip(),
+        "revise", history=history, parent_name=_name(judged), source=_code(request.parent.source),
         diagnosis=_quoted(judged.detail if judged is not None else "nothing yet"),
     )  # fmt: skip
+
+
+def _beside(others: int) -> str:
+    """Whoever is asked at the same time gets the same facts; what is alike is refused."""
+    if not others:
+        return ""
+    who = "Another one is" if others == 1 else f"{others} others are"
+    return f"\n{who} writing a kernel for this variant at this moment. Leave the {_ordinal(others)} to them.\n"
+
+
+def _ordinal(others: int) -> str:
+    return "first idea that comes to mind" if others == 1 else f"first {others} ideas that come to mind"
 
 
 def _limits(usage: Usage) -> str:
@@ -250,6 +263,13 @@ def _name(feedback: Feedback | None) -> str:
         busy = ", timed while others used the machine" if feedback.disturbed else ""
         return f"{number} ({own}{three_digits(feedback.speedup)}x of PyTorch's speed{busy})"
     return f"{number} ({feedback.outcome.replace('_', ' ')})"
+
+
+def _code(source: str) -> str:
+    """A source as a code block that nothing in it can end."""
+    longest = max((len(run) for run in re.findall(r"`+", source)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}c++\n{source.rstrip()}\n{fence}"
 
 
 def _quoted(text: str) -> str:

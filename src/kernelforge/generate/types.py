@@ -64,7 +64,7 @@ class Request:
         weights: observed dims with their share of the variant's time, most important first; schedules are
             picked for these.
         usage: what is known of the variant's use and limits.
-        order: id of the work order that this is.
+        order: id of the work order that this is. beside: orders of this variant that others work on at the same time.
         attempts: what came of this very proposal so far, oldest first; the last of them is to be mended. Empty for a
             new proposal.
     """
@@ -79,6 +79,7 @@ class Request:
     weights: tuple[tuple[Mapping[str, int], float], ...] = ()
     usage: Usage = field(default_factory=Usage)
     order: str = ""
+    beside: int = 0
     attempts: tuple[Feedback, ...] = ()
 
 

@@ -7,6 +7,7 @@ memory back, and can be killed at any moment.
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -17,12 +18,15 @@ from typing import IO
 
 from kernelforge import errors
 from kernelforge.digest import Json
-from kernelforge.errors import ForgeError, HarnessError, Stopped
+from kernelforge.errors import ForgeError, HarnessError, Stopped, UsageError
 from kernelforge.executors.detached import kill_family
 
 LOOK_S = 0.1
 KEPT_LINES = 20
 """Of what a process said before it died."""
+LONGEST = 4096
+"""Of an argument, in bytes: what is longer names no file, and a system hands over no argument of any length."""
+SHOWN = 60
 NEXT_STEP = "next: "
 """What the command line proposes, which a client has its tools for."""
 
@@ -36,8 +40,12 @@ def run_command(
         say: given each line of its progress. should_stop: looked at all the time; then the process is killed.
 
     Raises:
-        ForgeError: as the command. Stopped: it was killed. HarnessError: it died.
+        ForgeError: as the command. Stopped: it was killed. HarnessError: it died. UsageError: no process can be given
+            such arguments.
     """
+    for argument in arguments:
+        if problem := _problem(argument):
+            raise UsageError(f"{argument[:SHOWN]!r} {problem}", hint="give a name, or the path of a file or folder")
     command = [sys.executable, "-m", "kernelforge", *arguments]
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as printed,
@@ -53,6 +61,17 @@ def run_command(
             raise
         printed.seek(0)
         return _document(printed.read(), process.returncode, said)
+
+
+def _problem(argument: str) -> str:
+    """Why a process cannot be given an argument, as the end of a sentence, or ""."""
+    try:
+        size = len(os.fsencode(argument))
+    except UnicodeEncodeError as error:
+        return f"is no text: {error.reason} at character {error.start}"
+    if size > LONGEST:
+        return f"... is longer than {LONGEST} bytes"
+    return "holds a NUL character" if "\0" in argument else ""
 
 
 def _follow(process: subprocess.Popen[str], say: Callable[[str], None], should_stop: Callable[[], bool]) -> list[str]:

@@ -24,6 +24,7 @@ from mcp.types import CallToolResult, TextContent
 from pydantic import BaseModel
 
 from kernelforge.errors import ForgeError, UsageError
+from kernelforge.mcp.wire import legible
 
 if TYPE_CHECKING:
     from kernelforge.keeping import KeptWorkshop
@@ -51,7 +52,7 @@ class Job:
         if not self.stopped.is_set():
             # A client that is gone, or wants it no more, is noticed by `should_stop`.
             with suppress(RuntimeError, CancelledError):
-                anyio.from_thread.run(self.context.report_progress, float(self._done), total, text)
+                anyio.from_thread.run(self.context.report_progress, float(self._done), total, legible(text))
 
     def should_stop(self) -> bool:
         return self.stopped.is_set()
@@ -143,10 +144,11 @@ def words(error: ForgeError) -> str:
     hint = error.hint
     if "kforge " not in hint:
         hint = re.sub(r"--([a-z]+(?:-[a-z]+)*)", lambda found: found[1].replace("-", "_"), hint)
-    return f"{error.message}\nhint: {hint}" if hint else error.message
+    said = f"{error.message}\nhint: {hint}" if hint else error.message
+    return str(legible(said))
 
 
 def reply(text: str, output: BaseModel) -> CallToolResult:
     """A result to read and to compute with."""
-    structured: dict[str, Any] = output.model_dump(mode="json")
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
+    structured: dict[str, Any] = legible(output.model_dump(mode="json"))
+    return CallToolResult(content=[TextContent(type="text", text=legible(text))], structured_content=structured)

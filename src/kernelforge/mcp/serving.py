@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
 
+import anyio
 import psutil
 from mcp.server import MCPServer
 from mcp.server.mcpserver.tools import Tool
@@ -30,6 +31,7 @@ from kernelforge.mcp.tools.exporting import export
 from kernelforge.mcp.tools.orders import get_context, next_order
 from kernelforge.mcp.tools.projects import list_operators, status, tree
 from kernelforge.mcp.tools.verdicts import get_result, submit_candidate
+from kernelforge.mcp.wire import answering_stdio
 
 logger = logging.getLogger(__name__)
 
@@ -78,12 +80,19 @@ def serve(project: Path | None) -> None:
         signal.signal(number, on_signal)
     code = 1
     try:
-        make_server(desk).run("stdio")
+        anyio.run(_serve_lines, make_server(desk))
         code = 0
     except Exception:
         logger.exception("the server failed")
     finally:
         _end(desk, code)
+
+
+async def _serve_lines(server: MCPServer[Desk]) -> None:
+    """What the SDK's own `run("stdio")` does, with our transport: it takes none."""
+    below = server._lowlevel_server
+    async with answering_stdio() as (messages, answers):
+        await below.run(messages, answers, below.create_initialization_options())
 
 
 def _tool(function: Callable[..., Awaitable[CallToolResult]], annotations: ToolAnnotations) -> Tool:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from kernelforge.wording import printable
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -162,6 +164,7 @@ def _widths(grid: Grid) -> list[int]:
 
 
 def _wrap(text: str, width: int | None, *, indent: str = "  ") -> list[str]:
+    text = printable(text)
     if width is None or len(text) <= width:
         return [text]
     return textwrap.wrap(text, max(width, 12), subsequent_indent=indent) or [""]

@@ -259,7 +259,7 @@ class ForgeReport:
     def lines(self) -> list[str]:
         """How many trials it made, at what cost, why it ended, and how busy its lanes were."""
         cost = f", {self.tokens:,} tokens" if self.tokens else ""
-        cost += f", ${self.usd:.2f}" if self.usd else ""
+        cost += f", ${self.usd:.2f}" if self.usd else ", cost unknown" if self.usd is None and self.tokens else ""
         ended = ENDED.get(self.stopped, self.stopped)
         lines = [f"{plural(self.trials, 'trial')} in {format_duration(self.seconds)}{cost}; ended by: {ended}"]
         if self.trials and self.shares:
@@ -521,10 +521,12 @@ class TransferReport:
 
     Attributes:
         path: what was written. trials: how many it got. known: how many of them it had. by_variant: label -> new ones.
+        calls: of language models, whose prompts, replies and costs do not come along.
     """
 
     path: str
     trials: int
+    calls: int = 0
     known: int = 0
     by_variant: Mapping[str, int] = field(default_factory=dict)
 
@@ -532,9 +534,14 @@ class TransferReport:
     def sentence(self) -> str:
         new = ", ".join(f"{label} {count}" for label, count in sorted(self.by_variant.items()))
         had = f"; {self.known} {'was' if self.known == 1 else 'were'} there already" if self.known else ""
-        return f"{self.path}: {plural(self.trials, 'trial')}{f' ({new})' if new else ''}{had}"
+        return f"{self.path}: {plural(self.trials, 'trial')}{f' ({new})' if new else ''}{had}{self._left}"
+
+    @property
+    def _left(self) -> str:
+        return f"; {plural(self.calls, 'call')} of language models left out (kforge cost)" if self.calls else ""
 
     def to_json(self) -> dict[str, Json]:
         return {
             "path": self.path, "trials": self.trials, "known": self.known, "by_variant": dict(self.by_variant),
+            "calls": self.calls,
         }  # fmt: skip

@@ -461,6 +461,7 @@ class _Search:
         return request_for(
             track, order, backend=self.backend.name, prelude=self.prelude(track.record.variant),
             brief=self.backend.brief(), target=self.options.target, pending=self.study.pending(order.variant_id),
+            beside=self.study.beside(order),
         )  # fmt: skip
 
     def _build(self, candidate: Candidate, variant: Variant) -> tuple[Artifact | BuildFailure, float, float]:

@@ -13,12 +13,13 @@ from kernelforge.search.study import Track
 
 def request_for(
     track: Track, order: Order, *, backend: str, prelude: str, brief: str, target: Sequence[str] = (),
-    pending: Sequence[Feedback] = (),
+    pending: Sequence[Feedback] = (), beside: int = 0,
 ) -> Request:  # fmt: skip
     """The request of an order.
 
     Args:
-        target: facts of the device, a line each. pending: what is delivered and not judged yet.
+        target: facts of the device, a line each. pending: what is delivered and not judged yet. beside: how many orders
+            of the variant others work on.
     """
     record = track.record
     broken = next((n for n in track.nodes if n.id == order.repairs), None)
@@ -28,6 +29,7 @@ def request_for(
     return Request(
         variant=record.variant, backend=backend, prelude=prelude, brief=brief,
         history=(*track.history(), *pending), why=order.reason, weights=weights(record), order=order.id,
+        beside=beside,
         attempts=tuple(track.feedback(n) for n in attempts),
         parent=next((n.candidate for n in track.nodes if n.id == order.parent), None),
         usage=Usage(

@@ -312,6 +312,10 @@ class Study:
         (stored,) = self._store.change_orders(lambda _: [order])
         return stored
 
+    def is_lost(self, order: Order) -> bool:
+        """Whether an order was asked of somebody who is gone, and is for nobody else."""
+        return order.state == "asked" and order.detail != ENQUEUED and not self._is_held(order, self._clock())
+
     def hand_back(self, order: Order, reason: str) -> None:
         """Give an order back that this proposer cannot work on now."""
         self._store.change_orders(
@@ -400,10 +404,21 @@ class Study:
     def pending(self, variant_id: str) -> tuple[Feedback, ...]:
         """The delivered candidates of a variant that are not judged yet, for the proposer."""
         return tuple(
-            Feedback(candidate=o.candidate, outcome="pending", detail="being judged", speedup=None)
+            Feedback(
+                candidate=o.candidate,
+                outcome="pending",
+                speedup=None,
+                detail="being judged" if o.state == "judging" else "not judged yet",
+            )
             for o in self.under_way(self._store.orders())
             if o.variant_id == variant_id and o.candidate is not None
         )
+
+    def beside(self, order: Order) -> int:
+        """How many other orders of the variant somebody works on, asked before this one."""
+        asked = [o for o in self.under_way(self._store.orders()) if o.state == "asked" and not o.repairs]
+        mine = (order.created, order.id)
+        return sum(o.variant_id == order.variant_id and o.id != order.id and (o.created, o.id) < mine for o in asked)
 
     def is_known(self, candidate: Candidate) -> bool:
         """Whether the very text, comments and spaces aside, was judged or waits for it."""

@@ -72,7 +72,12 @@ def choose_winner(record: VariantRecord, nodes: Sequence[Node], *, pick: str = "
         if not judged:
             return Choice(record=record, node=None, reason="not judged: the machine was too busy; forge again")
         many = "1 trial" if len(judged) == 1 else f"{len(judged)} trials"
-        return Choice(record=record, node=None, reason=f"no valid candidate in {many}")
+        only_torch = (
+            "only kernels of the torch ABI, which are not exported,"
+            if any(n.kind == "accepted" for n in judged)
+            else "no valid candidate"
+        )
+        return Choice(record=record, node=None, reason=f"{only_torch} in {many}")
     faster = tuple(n for n in ranked if isinstance(n.outcome, Scored) and _low(n.outcome) > MIN_SPEEDUP_LOW)
     best = ranked[0]
     if best not in faster:

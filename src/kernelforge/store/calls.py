@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, cast
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -16,6 +16,9 @@ from kernelforge.generate.llm.account import Call, Failure, Intent, Limit, Step,
 from kernelforge.generate.llm.types import ChatRequest, Completion, FailureKind, FinishReason, TokenUsage, Turn
 from kernelforge.store.models import CallRow, TextRow
 from kernelforge.store.serial import Fields, parse_json
+
+Reader: TypeAlias = Callable[[Json], str]
+"""Digest -> text."""
 
 ALMOST_NOTHING = 1e-9
 """Cents do not add up exactly in binary."""
@@ -49,7 +52,7 @@ def close_call(session: Session, call_id: str, end: Completion | Failure) -> Non
     row = session.get(CallRow, call_id)
     if row is None:
         raise ProjectError(f"call {call_id[:12]} is not in nodes.db", hint="restore the project from a copy")
-    call = Call(id=row.id, run=row.run, started=row.started, intent=_intent(session, row), end=end)
+    call = Call(id=row.id, run=row.run, started=row.started, intent=_intent(_no_text, row), end=end)
     row.state = "replied" if isinstance(end, Completion) else "failed"
     row.tokens, row.usd = call.tokens, call.usd
     row.counted_tokens = counted_tokens(call)
@@ -59,8 +62,11 @@ def close_call(session: Session, call_id: str, end: Completion | Failure) -> Non
         row.reply = _keep(session, end.text)
 
 
-def read_calls(session: Session, *, run: str = "", order: str = "") -> tuple[Call, ...]:
+def read_calls(session: Session, *, run: str = "", order: str = "", texts: bool = True) -> tuple[Call, ...]:
     """Oldest first.
+
+    Args:
+        texts: with prompts and replies; else these are empty, and ten thousand calls are read in a second.
 
     Raises:
         ProjectError: one is damaged.
@@ -70,13 +76,23 @@ def read_calls(session: Session, *, run: str = "", order: str = "") -> tuple[Cal
         query = query.where(CallRow.run == run)
     if order:
         query = query.where(CallRow.order_id == order)
-    return tuple(_call(session, row) for row in session.scalars(query))
+    text = _reader(session) if texts else _no_text
+    return tuple(_call(text, row) for row in session.scalars(query))
 
 
-def _call(session: Session, row: CallRow) -> Call:
+def _reader(session: Session) -> Reader:
+    return lambda key: _text(session, key)
+
+
+def _no_text(key: Json) -> str:
+    del key
+    return ""
+
+
+def _call(text: Reader, row: CallRow) -> Call:
     try:
         return Call(
-            id=row.id, run=row.run, started=row.started, intent=_intent(session, row), end=_end(session, row)
+            id=row.id, run=row.run, started=row.started, intent=_intent(text, row), end=_end(text, row)
         )  # fmt: skip
     except ValueError as error:
         raise ProjectError(
@@ -112,7 +128,7 @@ def _request_to_json(session: Session, intent: Intent) -> Json:
     }  # fmt: skip
 
 
-def _intent(session: Session, row: CallRow) -> Intent:
+def _intent(text: Reader, row: CallRow) -> Intent:
     data = parse_json(row.request)
     fields = Fields(data)
     turns = fields.value("turns")
@@ -124,16 +140,16 @@ def _intent(session: Session, row: CallRow) -> Intent:
         prompt_digest=fields.text("prompt_digest"), bound_tokens=fields.integer("bound_tokens"),
         bound_usd=fields.number_or_none("bound_usd"),
         request=ChatRequest(
-            system=_text(session, fields.value("system")), stable=_text(session, fields.value("stable")),
-            turns=tuple(_turn(session, turn) for turn in turns), max_output_tokens=fields.integer("max_output_tokens"),
+            system=text(fields.value("system")), stable=text(fields.value("stable")),
+            turns=tuple(_turn(text, turn) for turn in turns), max_output_tokens=fields.integer("max_output_tokens"),
         ),
     )  # fmt: skip
 
 
-def _turn(session: Session, turn: Json) -> Turn:
+def _turn(text: Reader, turn: Json) -> Turn:
     if not (isinstance(turn, Sequence) and len(turn) == 2 and turn[0] in ("user", "assistant")):
         raise ValueError("a turn is none")
-    return Turn(role="user" if turn[0] == "user" else "assistant", text=_text(session, turn[1]))
+    return Turn(role="user" if turn[0] == "user" else "assistant", text=text(turn[1]))
 
 
 def end_to_json(end: Completion | Failure) -> dict[str, Json]:
@@ -152,10 +168,10 @@ def end_to_json(end: Completion | Failure) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _end(session: Session, row: CallRow) -> Completion | Failure | None:
+def _end(text: Reader, row: CallRow) -> Completion | Failure | None:
     if row.state == "open":
         return None
-    return end_from_json(parse_json(row.result), text=None if row.state == "failed" else _text(session, row.reply))
+    return end_from_json(parse_json(row.result), text=None if row.state == "failed" else text(row.reply))
 
 
 def end_from_json(data: Json, *, text: str | None) -> Completion | Failure:

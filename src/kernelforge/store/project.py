@@ -247,14 +247,17 @@ class Project:
         with writing(self._engine) as session:
             close_call(session, call_id, end)
 
-    def calls(self, *, run: str = "", order: str = "") -> tuple[Call, ...]:
+    def calls(self, *, run: str = "", order: str = "", texts: bool = True) -> tuple[Call, ...]:
         """All calls of language models, or those of a run or of an order, oldest first.
+
+        Args:
+            texts: with prompts and replies, which are long.
 
         Raises:
             ProjectError: one is damaged.
         """
         with reading(self._engine) as session:
-            return read_calls(session, run=run, order=order)
+            return read_calls(session, run=run, order=order, texts=texts)
 
     def keep_profile(self, binary: str, profile: Profile) -> None:
         """Store what a profiler measured of a binary, by its sha256, unless that device has measured it later.

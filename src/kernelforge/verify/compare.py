@@ -108,7 +108,8 @@ def _compare_classes(expected: Expected, got: Tensor) -> Mismatch | None:
     where = first_index(bad)
     detail = (
         f"element {list(where)} is {_show(got[where])}, it must be {_show(want[where])} "
-        f"(finite, nan, inf and -inf must agree with eager); {describe_places(bad)}{_class_hint(got, bad)}"
+        f"(finite, nan, inf and -inf must agree with eager); in this respect {describe_places(bad)}"
+        f"{_class_hint(got, bad)}; the values of the others are not compared before this is mended"
     )
     return Mismatch(reason=RejectReason.WRONG_VALUE, detail=detail)
 
@@ -121,7 +122,9 @@ def _class_hint(got: Tensor, bad: Tensor) -> str:
             "overflow (exp without subtracting the maximum?)"
         )
     if bool(wrong.isinf().all()):
-        return "; all of them are infinite: an overflow (exp without subtracting the maximum, or 16-bit sums?)"
+        return (
+            "; all of them are infinite: a start value that stays, or an overflow (exp of a large number, 16-bit sums?)"
+        )
     if bool(wrong.isfinite().all()):
         return "; nan or inf of the input is lost there (a comparison drops nan; use !(a <= b) or fmax with care)"
     return ""

@@ -110,7 +110,7 @@ def test_a_provider_s_failure_is_no_text_and_its_cost_is_unknown_if_it_may_have_
     assert isinstance(call.end, Failure) and call.usd == usd
 
 
-@pytest.mark.parametrize(("kind", "hint"), [("auth", "check the key"), ("bad_request", "check the name of the model")])
+@pytest.mark.parametrize(("kind", "hint"), [("auth", "check the key"), ("bad_request", "check the model's name")])
 def test_what_the_provider_will_never_serve_ends_the_search(kind: str, hint: str) -> None:
     made = generator(ScriptedModel([ProviderFailure(kind, "no such model")]))  # type: ignore[arg-type]
     with pytest.raises(ProviderRefused, match="no such model") as error:
@@ -174,3 +174,13 @@ def test_fifty_parallel_proposals_at_ten_cents_stay_within_a_dollar() -> None:
     assert len(model.asked) == 10 and sum(isinstance(p, Candidate) for p in proposals) == 10
     assert sum(isinstance(p, OutOfBudget) for p in proposals) == 40
     assert most[0] <= 1.0 + 1e-9
+
+
+def test_a_server_that_is_not_there_ends_the_search_at_once_unless_it_was_there() -> None:
+    away = ProviderFailure("connection", "refused at http://127.0.0.1:1")
+    made = generator(ScriptedModel([away]))
+    with pytest.raises(ProviderRefused, match=r"cannot be reached: refused at http://127\.0\.0\.1:1"):
+        made.propose(request())
+    later = generator(ScriptedModel([kernel(LAUNCH), away]))
+    later.propose(request())
+    assert isinstance(later.propose(request()), NoCandidate)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tests.fakes.language_model import answer
 
@@ -70,3 +72,26 @@ def test_large_replies_are_read_in_no_time() -> None:
     assert isinstance(read_reply(answer("``` `\n" * 300_000)), str)
     assert isinstance(read_reply(answer("`" * 2_000_000)), str)
     assert isinstance(read_reply(answer("~~~\n" * 400_000 + "`")), str)
+    for hostile in (
+        "```c\n" * 50_000,
+        "```c++\nlaunch(\n" * 20_000,
+        "".join("`" * (3 + i % 50) + "\n" for i in range(20_000)),
+    ):
+        started = time.monotonic()
+        assert isinstance(read_reply(answer(hostile)), str)
+        assert time.monotonic() - started < 5.0
+
+
+@pytest.mark.parametrize(
+    ("said", "comment", "notes"),
+    [
+        ("Here is the kernel.", "// two rows a block", "two rows a block"),
+        ("Here is the kernel.", "int unused;", "Here is the kernel."),
+        ("Each block now makes two rows at once.", "// kernel.cpp", "Each block now makes two rows at once."),
+        ("", "// two rows a block", "two rows a block"),
+        ("\x1b[31mred\x1b]0;title\x07 words", "int unused;", "\\x1b[31mred\\x1b]0;title\\x07 words"),
+    ],
+)
+def test_notes_are_what_is_said_or_else_the_first_comment(said: str, comment: str, notes: str) -> None:
+    reply = read_reply(answer(f"{said}\n```c++\n{comment}\n{LAUNCH}```\n"))
+    assert isinstance(reply, Reply) and reply.notes == notes

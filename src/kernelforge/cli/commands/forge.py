@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -110,6 +111,8 @@ def forge(
     from kernelforge import forge as verbs
     from kernelforge.search.types import Budget
 
+    if budget_usd is not None and not math.isfinite(budget_usd):
+        raise UsageError("--budget-usd is no number of dollars", hint="leave it out for no limit")
     folder, names = project_and_names(project, operators or ())
     chosen: dict[str, Any] = {
         "budget": Budget(trials=trials, seconds=max_time, tokens=budget_tokens, usd=budget_usd),

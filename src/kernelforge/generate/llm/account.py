@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -175,12 +175,14 @@ class Account:
 
     Attributes:
         run: its id. usd, tokens: limits; None for no limit.
+        listen: told of each call that has ended, after it is stored.
     """
 
     store: CallStore
     run: str
     usd: float | None = None
     tokens: int | None = None
+    listen: Callable[[Call], None] | None = None
 
     def begin(self, intent: Intent) -> Call | Limit:
         """See `CallStore.open_call`."""
@@ -190,4 +192,6 @@ class Account:
         """Store what came of a call; as it is stored."""
         stored = failure_of(end) if isinstance(end, ProviderFailure) else end
         self.store.close_call(call.id, stored)
+        if self.listen is not None:
+            self.listen(replace(call, end=stored))
         return stored

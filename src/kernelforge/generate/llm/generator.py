@@ -70,6 +70,11 @@ class LLMGenerator:
                 made.append(replace(call, end=self.account.end(call, failure)))
                 if failure.kind in FATAL:
                     raise _refused(self.client.model, failure) from None
+                if failure.kind == "connection" and not self._was_reached():
+                    raise ProviderRefused(
+                        f"{self.client.model} cannot be reached: {failure.detail}",
+                        hint="is the server running, and base_url right? see docs/llm.md",
+                    ) from None
                 return NoCandidate(reason=f"{self.client.model}: {failure}", **_cost(made))
             made.append(replace(call, end=self.account.end(call, completion)))
             reply = read_reply(completion)
@@ -88,6 +93,11 @@ class LLMGenerator:
             if isinstance(reply, Reply):
                 found.append((order, _candidate(calls, reply)))
         return found
+
+    def _was_reached(self) -> bool:
+        """Whether any call of this run got an answer. Until one has, an absent server is rather a mistake of ours."""
+        ends = [call.end for call in self.account.store.calls(run=self.account.run)]
+        return any(isinstance(end, Completion) or (end is not None and end.kind != "connection") for end in ends)
 
     def _intent(self, request: Request, prompt: Prompt, chat: ChatRequest, step: Step) -> Intent:
         return Intent(
@@ -145,5 +155,8 @@ def _out_of_budget(limit: Limit, calls: Sequence[Call]) -> OutOfBudget:
 def _refused(model: str, failure: ProviderFailure) -> ProviderRefused:
     hint = "check the key, which is read from the environment: kforge doctor names the variable"
     if failure.kind == "bad_request":
-        hint = "check the name of the model and its settings: docs/llm.md"
+        hint = (
+            "check the model's name and settings, and base_url (what speaks OpenAI's protocol mostly wants its /v1): "
+            "docs/llm.md"
+        )
     return ProviderRefused(f"{model} refuses: {failure.detail}", hint=hint)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernelforge.generate.llm.types import Completion
+from kernelforge.wording import printable
 
 MOST_NOTES = 200
 """Characters of the notes."""
+FEW_WORDS = 6
 LARGEST_SOURCE = 1 << 20
 """Bytes of a kernel; no kernel is as long, and a compiler takes minutes over it."""
 
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n`]*\n(.*?)^ {0,3}\1[`~]*[ \t]*$", re.DOTALL | re.MULTILINE)
-_OPEN_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n`]*\n", re.MULTILINE)
+LONGEST_REPLY = 4 << 20
+"""Characters: more than any model writes."""
+
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^`]*)")
 _TORCH = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](?:torch|ATen|c10)/', re.MULTILINE)
 _LAUNCH = re.compile(r"\blaunch\s*\(")
 
@@ -36,13 +41,15 @@ def read_reply(completion: Completion) -> Reply | str:
         return "it was cut off at the longest length that is allowed"
     if completion.finish_reason == "refusal":
         return "it is a refusal"
+    if len(completion.text) > LONGEST_REPLY:
+        return "it is far too long"
     text = completion.text.replace("\r\n", "\n")
-    blocks = [match[2] for match in _FENCE.finditer(text)]
-    kernels = [block for block in blocks if _LAUNCH.search(block)]
+    blocks = [*_blocks(text)]
+    kernels = [block.text for block in blocks if block.closed and _LAUNCH.search(block.text)]
     if len(kernels) > 1:
         return f"{len(kernels)} of its code blocks define launch, and which one is meant is not clear"
     if not kernels:
-        return _why_none(text, blocks)
+        return _why_none(text)
     source = kernels[0]
     if len(source.encode(errors="surrogatepass")) > LARGEST_SOURCE:
         return f"its code is larger than {LARGEST_SOURCE >> 20} MiB"
@@ -51,20 +58,55 @@ def read_reply(completion: Completion) -> Reply | str:
     if _TORCH.search(source):
         # It would be built and judged, in minutes, as what is never exported.
         return "it includes torch's headers, which no kernel here may"
-    return Reply(source=source, notes=_notes(text))
+    return Reply(source=source, notes=_notes(text, source))
 
 
-def _why_none(text: str, blocks: list[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A fenced code block. start: character at which its fence begins. closed: False if the text ends in it."""
+
+    start: int
+    text: str
+    closed: bool
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """The code blocks of a text by the rules of CommonMark, in one pass: replies are long, and may be hostile."""
+    fence, start, first, at = "", 0, 0, 0
+    for line in text.split("\n"):
+        begins, at = at, at + len(line) + 1
+        if not fence:
+            opened = _FENCE.fullmatch(line)
+            if opened is not None:
+                fence, start, first = opened[1], begins, at
+        elif _closes(line, fence):
+            yield _Block(start, text[first:begins], closed=True)
+            fence = ""
+    if fence:
+        yield _Block(start, text[first:], closed=False)
+
+
+def _closes(line: str, fence: str) -> bool:
+    bare = line.strip()
+    return len(line) - len(line.lstrip(" ")) <= 3 and len(bare) >= len(fence) and not bare.strip(fence[0])
+
+
+def _why_none(text: str) -> str:
+    blocks = [*_blocks(text)]
     if not text.strip():
         return "it is empty"
+    if any(not block.closed for block in blocks):
+        return "its code block does not end"
     if blocks:
         return "none of its code blocks defines launch"
-    if _OPEN_FENCE.search(text):
-        return "its code block does not end"
     return "there is no fenced code block in it"
 
 
-def _notes(text: str) -> str:
-    before = text[: _OPEN_FENCE.search(text).start()]  # type: ignore[union-attr]  # a block was found
-    words = " ".join(before.split()).encode(errors="replace").decode()
+def _notes(text: str, source: str) -> str:
+    """What is said before the code; of a mere "here it is" the kernel's own first line, if that is a comment."""
+    said = " ".join(text[: next(_blocks(text)).start].split())
+    first = source.lstrip().partition("\n")[0].strip()
+    if len(said.split()) < FEW_WORDS and first.startswith("//") and len(first.split()) > 1:
+        said = first.removeprefix("//").strip()
+    words = printable(said).encode(errors="replace").decode()
     return words if len(words) <= MOST_NOTES else words[: MOST_NOTES - 4].rpartition(" ")[0] + " ..."

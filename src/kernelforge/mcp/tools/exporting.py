@@ -35,7 +35,8 @@ async def export(
 
     def verb(desk: Desk, job: Job) -> Exported:
         folder = desk.folder(project)
-        target = Path(output) if output else folder.with_suffix(".cast")
+        named = folder if folder.name else folder.absolute()
+        target = Path(output) if output else named.parent / f"{named.stem}.cast"
         arguments = ["export", "--json", "--output", str(target)]
         arguments += ["--allow-unchecked"] if allow_unchecked else []
         with desk.kept.alone(say=job.say, should_stop=job.should_stop):

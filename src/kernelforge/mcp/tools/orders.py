@@ -26,7 +26,7 @@ async def next_order(
         list[str] | None, Field(description="Only for these operators, labels or id prefixes of variants.")
     ] = None,
     parent: Annotated[
-        str,
+        str | int,
         Field(description="What to revise, of the one variant in `operators`: a trial's number. Empty: the search's."),
     ] = "",
 ) -> Annotated[CallToolResult, Next]:
@@ -40,7 +40,7 @@ async def next_order(
     def verb(desk: Desk, _job: Job) -> Next:
         from kernelforge import forge
 
-        report = forge.next_order(desk.folder(project), operators=operators or (), parent=parent)
+        report = forge.next_order(desk.folder(project), operators=operators or (), parent=str(parent))
         return Next.model_validate(report.to_json())
 
     found = await work(context, verb)

@@ -50,14 +50,16 @@ async def get_result(
     project: ProjectName = "",
     order: OrderName = "",
     variant: VariantName = "",
-    trial: Annotated[str, Field(description="Of `variant`: the trial's number, or a prefix of its node's id.")] = "",
+    trial: Annotated[
+        str | int, Field(description="Of `variant`: the trial's number, or a prefix of its node's id.")
+    ] = "",
 ) -> Annotated[CallToolResult, Verdict]:
     """Read a verdict again, with the kernel's source: by the order, or by the variant and the trial's number."""
 
     def verb(desk: Desk, _job: Job) -> VerdictReport:
         from kernelforge import forge
 
-        return forge.order_verdict(desk.folder(project), order=order, variant=variant, trial=trial)
+        return forge.order_verdict(desk.folder(project), order=order, variant=variant, trial=str(trial))
 
     return _reply(await work(context, verb))
 
