@@ -17,15 +17,24 @@ from pathlib import Path
 
 from kernelforge.build.abi import glue, prelude
 from kernelforge.build.cache import BuildCache
+from kernelforge.build.confinement import (
+    assembler_reads_files,
+    compiler_environment,
+    dependency_files,
+    embeds_files,
+    first_outside,
+    header_folders,
+    makes_directives,
+    traced_files,
+    tracing_flags,
+)
+from kernelforge.build.diagnosis import Words, trim_errors
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import Variant
 from kernelforge.generate.types import Candidate
 
 _LOG_LIMIT = 20_000
-_DETAIL_LINES = 25
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_ASSEMBLY = re.compile(r"asm|##|%:%:|\?\?=")
-"""Without one of these a source has no inline assembly, nor pastes the word together."""
 LARGEST_FILE = 256 << 20
 """No file that a compiler writes may be larger, in bytes: a static array of gigabytes would fill the disk."""
 MOST_MEMORY = 16 << 30
@@ -55,7 +64,6 @@ class Toolchain:
         compiler: path; version: its own version line, part of the cache key.
         commands: argument lists, run in order in the scratch; `unit<suffix>` goes in, `kernel.so` comes out.
         target: what a machine needs to run the binary.
-        headers: the folder of the compiler's own headers, if it does not take them for the system's.
         unit: makes the translation unit of a candidate.
     """
 
@@ -65,7 +73,6 @@ class Toolchain:
     version: str
     commands: tuple[tuple[str, ...], ...]
     target: str
-    headers: Path | None = None
     unit: Callable[[Candidate, Variant], str] = full_source
 
 
@@ -96,43 +103,105 @@ def build_with(
         return replace(cached, source=candidate.source)
     scratch = cache.scratch()
     started = time.perf_counter()
-    (scratch / f"unit{toolchain.suffix}").write_text(text)
-    # Compilers quote the lines that they complain of from the file that `#line` names.
-    (scratch / f"kernel{toolchain.suffix}").write_text(candidate.source + "\n")
-    logs = []
-    for command in toolchain.commands:
-        code, log = _run([str(toolchain.compiler), *command], scratch, timeout_s)
-        logs.append(log)
-        if code != 0:
-            shutil.rmtree(scratch, ignore_errors=True)
-            if code is None:
-                return BuildFailure(reason="build_timeout", detail=f"the compiler ran longer than {timeout_s:g} s")
-            if re.search(r"[Ff]ile (size limit exceeded|too large)", log) or code == -signal.SIGXFSZ:
-                return BuildFailure(reason="compile_error", detail=_TOO_LARGE.format(LARGEST_FILE >> 20))
-            detail = trim_errors(log) or f"the compiler ended with status {code} and said nothing"
-            return BuildFailure(reason=_reason(log), detail=detail)
-    included = _files_of_this_machine(scratch / "unit.d", toolchain)
-    refused = ""
-    if included:
-        refused = (
-            f"kernel{toolchain.suffix} includes {included[0]}, a file of this machine: a kernel is one text, with "
-            "headers of the compiler and the system only; paste what it needs"
-        )
-    elif _ASSEMBLY.search(candidate.source):
-        # As written too: nvcc expands the device's side of a condition only.
-        expanded = preprocess(toolchain, cache, candidate, variant)
-        if expanded is None or _reads_files(candidate.source) or _reads_files(expanded):
-            refused = f"kernel{toolchain.suffix} uses directives of the assembler that read files or make text of text"
-    if refused:
+    try:
+        built = _Build(toolchain, candidate, scratch, timeout_s).run(text)
+        if isinstance(built, BuildFailure):
+            return built
+        record = {
+            "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version,
+            "flags": list(_without_places(flags)),
+            "log": built[:_LOG_LIMIT],
+        }  # fmt: skip
+        artifact = cache.put(key, scratch, record, seconds=time.perf_counter() - started)
+    finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        return BuildFailure(reason="compile_error", detail=refused)
-    record = {
-        "backend": toolchain.backend, "target": toolchain.target, "compiler": toolchain.version,
-        "flags": list(_without_places(flags)),
-        "log": "\n".join(logs)[:_LOG_LIMIT],
-    }  # fmt: skip
-    artifact = cache.put(key, scratch, record, seconds=time.perf_counter() - started)
     return replace(artifact, source=candidate.source)
+
+
+class _Build:
+    """One build in its scratch. Nothing of what a compiler says or makes gets out before it is known what it read."""
+
+    def __init__(self, toolchain: Toolchain, candidate: Candidate, scratch: Path, timeout_s: float) -> None:
+        self._chain, self._candidate, self._scratch, self._timeout_s = toolchain, candidate, scratch, timeout_s
+        self._name = f"kernel{toolchain.suffix}"
+        self._folders = header_folders(toolchain.compiler, toolchain.suffix, toolchain.commands)
+        self._words = Words(
+            source=candidate.source, suffix=toolchain.suffix, scratch=scratch, folders=self._folders
+        )  # fmt: skip
+
+    def run(self, text: str) -> str | BuildFailure:
+        """The log of a build that leaves `kernel.so` in the scratch, or why there is none.
+
+        Args:
+            text: the translation unit.
+        """
+        if embeds_files(self._candidate.source):
+            return self._refused("uses #embed: a kernel is one text; paste what it needs")
+        unit = f"unit{self._chain.suffix}"
+        (self._scratch / unit).write_text(text)
+        # Compilers quote the lines that they complain of from the file that `#line` names.
+        (self._scratch / self._name).write_text(self._candidate.source + "\n")
+        logs = []
+        for step, (command, words) in enumerate(self._steps()):
+            code, log = _run([str(self._chain.compiler), *command], self._scratch, self._timeout_s)
+            if step == 0 and (refused := self._what_it_read(log)):
+                return refused
+            if code != 0:
+                return self._failed(code, log, words(log))
+            logs.append(words(log))
+        for path in self._scratch.iterdir():
+            if path.name not in {unit, self._name, "kernel.o", "kernel.so"}:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return "\n".join(log for log in logs if log)
+
+    def _steps(self) -> Iterator[tuple[Sequence[str], Callable[[str], str]]]:
+        """Commands as they are run, each with what may be kept of its output.
+
+        A CPU's compiler stops before the assembler, so that what that gets is looked at first. nvcc cannot: it is
+        looked at afterwards.
+        """
+        first, *rest = self._chain.commands
+        trace = tracing_flags(self._chain.compiler, self._chain.suffix)
+        if self._chain.suffix == ".cu":
+            yield (*first, *trace), self._of_nvcc
+        else:
+            swap = {"-c": "-S", "kernel.o": "kernel.s"}
+            yield (*trace, *(swap.get(flag, flag) for flag in first)), self._words.of_compiler
+            yield ("-c", "kernel.s", "-o", "kernel.o"), self._words.of_assembler_or_nothing
+        for command in rest:
+            yield command, self._words.of_linker
+
+    def _of_nvcc(self, log: str) -> str:
+        words = self._words
+        if "Assembler messages:" in log:
+            return words.of_assembler(log)
+        return "\n".join(part for part in (words.of_compiler(log), words.of_linker(log)) if part)
+
+    def _what_it_read(self, log: str) -> BuildFailure | None:
+        """Why a build is refused for what the compiler read, however it ended."""
+        names = (*traced_files(log), *dependency_files(self._scratch / "unit.d", self._name))
+        if outside := first_outside(names, self._scratch, self._folders):
+            return self._refused(
+                f"includes {outside}, a file of this machine: a kernel is one text, with headers of the compiler and "
+                "the system only; paste what it needs"
+            )
+        if makes_directives(self._scratch):
+            return self._refused("has directives that are no directives before macros are expanded")
+        if assembler_reads_files(self._scratch):
+            return self._refused("uses directives of the assembler that read files or make text of text")
+        return None
+
+    def _refused(self, why: str) -> BuildFailure:
+        return BuildFailure(reason="compile_error", detail=f"{self._name} {why}")
+
+    def _failed(self, code: int | None, log: str, words: str) -> BuildFailure:
+        if code is None:
+            return BuildFailure(reason="build_timeout", detail=f"the compiler ran longer than {self._timeout_s:g} s")
+        if re.search(r"[Ff]ile (size limit exceeded|too large)", log) or code == -signal.SIGXFSZ:
+            return BuildFailure(reason="compile_error", detail=_TOO_LARGE.format(LARGEST_FILE >> 20))
+        said = "and said nothing" + (" of the kernel's own text" if log.strip() else "")
+        detail = trim_errors(words) or f"the compiler ended with status {code} {said}"
+        return BuildFailure(reason=_reason(words), detail=detail)
 
 
 def preprocess(
@@ -164,31 +233,11 @@ def _without_places(flags: Iterable[str]) -> Iterator[str]:
             yield flag
 
 
-def _reads_files(text: str) -> bool:
-    """Whether inline assembly of an expanded source may include files; literals are joined and unescaped before."""
-    joined = re.sub(r'"\s*"', "", text)
-    plain = re.sub(r"\\x([0-9a-fA-F]{1,2})", lambda m: chr(int(m[1], 16)), joined)
-    plain = re.sub(r"\\([0-7]{1,3})", lambda m: chr(int(m[1], 8)), plain)
-    return re.search(r"\.(incbin|include|macro|irpc?|altmacro)\b", plain, re.IGNORECASE) is not None
-
-
-def _files_of_this_machine(dependencies: Path, toolchain: Toolchain) -> list[str]:
-    """What a source includes besides headers of the compiler and the system: the build's key knows nothing of it."""
-    folder, own = dependencies.parent, toolchain.headers
-    words = re.findall(r"(?:\\\S|\\ |[^\s\\])+", dependencies.read_text())
-    dependencies.unlink()
-    _, _, *names = [word for word in words if word != ":"]  # the target and the unit itself
-    # nvcc also lists what `#line` names: parts of the unit, and no files.
-    files = [name for name in names if name != f"kernel{toolchain.suffix}" and (folder / name).exists()]
-    return [name for name in files if own is None or not (folder / name).resolve().is_relative_to(own)]
-
-
 def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | None, str]:
     """Exit code (None on time-out) and output. The compiler's whole process group dies with the limit."""
-    environ = {**os.environ, "LC_ALL": "C"}
     with subprocess.Popen(
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", start_new_session=True, env=environ,
+        text=True, errors="replace", start_new_session=True, env=compiler_environment(folder),
     ) as process:  # fmt: skip
         with suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
@@ -204,15 +253,6 @@ def _run(command: Sequence[str], folder: Path, timeout_s: float) -> tuple[int | 
 
 def _reason(log: str) -> str:
     return "missing_launch" if re.search(r"undefined (reference|symbol).*\blaunch\b", log) else "compile_error"
-
-
-def trim_errors(log: str) -> str:
-    """The first errors of a compiler's output, without include stacks and with the source lines they quote."""
-    lines = log.splitlines()
-    first = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined)\b", line)), 0)
-    kept = [line for line in lines[first:] if not line.startswith(("In file included from", "                 from"))]
-    more = len(kept) - _DETAIL_LINES
-    return "\n".join(kept[:_DETAIL_LINES]) + (f"\n... {more} more lines" if more > 0 else "")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from tests.fakes import provider as fake
 from tests.fakes.provider import FakeProvider, Step
-from tests.fakes.wire_formats import Protocol
+from tests.fakes.wire_formats import Protocol, whole
 
 from kernelforge.errors import EnvironmentMissing
 from kernelforge.generate.llm.client import ModelClient, open_client
@@ -123,6 +124,26 @@ def test_replies_that_are_no_failures(client_of: Make, protocol: Protocol, strea
     assert [one.finish_reason for one in done] == ["stop", "refusal", "length", "stop", "stop"]
     assert (done[0].text, done[2].text, done[3].text == big) == ("", "half", True)
     assert (done[4].usage, done[4].cost_usd) == (None, None)
+
+
+def whole_reply(protocol: Protocol, count: object) -> bytes:
+    """With `count` wherever a number of tokens stands."""
+    body = whole(protocol, text="fine", finish="stop", usage=USAGE, model="org/m", number=0)
+    name = {"google": "usageMetadata"}.get(protocol, "usage")
+    return json.dumps(
+        {**body, name: {field: count for field, value in body[name].items() if type(value) is int}}
+    ).encode()
+
+
+@pytest.mark.parametrize("count", [-5, 1.5, "many", True, [3], 10**9 + 1, 10**30])
+@pytest.mark.parametrize("protocol", ["anthropic", "openai", "google"])
+def test_a_usage_that_cannot_be_is_unknown_and_the_reply_is_kept(
+    client_of: Make, protocol: Protocol, count: object, recwarn: pytest.WarningsRecorder
+) -> None:
+    with FakeProvider([fake.Raw(body=whole_reply(protocol, count))]) as server:
+        done = client_of(server, protocol, stream=False).complete(ask())
+    assert (done.text, done.usage, done.cost_usd) == ("fine", None, None)
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 @over_each_protocol

@@ -187,6 +187,31 @@ def test_a_file_of_the_working_folder_sends_no_key_where_it_likes(tmp_path: Path
     assert configure("openai/m", settings).timeout_s == 5
 
 
+@pytest.mark.parametrize(
+    "text", ['models.m.free = true', 'models.m.price = { input = 0.01, output = 0.01 }', 'price_list = "openai"'],
+)  # fmt: skip
+def test_a_file_of_the_working_folder_sets_no_prices_of_a_builtin_provider(
+    tmp_path: Path, settings: Settings, text: str
+) -> None:
+    """A budget in dollars would limit nothing."""
+    (tmp_path / "kforge.toml").write_text(f"[llm.providers.anthropic]\n{text}\n")
+    with pytest.raises(UsageError, match="would set prices"):
+        configure("anthropic/m", settings)
+    assert configure("anthropic/m", replace(settings, llm_config=str(tmp_path / "kforge.toml"))).name == "anthropic/m"
+    # What is on this machine, and not built in, is its own.
+    (tmp_path / "kforge.toml").write_text(VLLM)
+    assert configure("vllm/Qwen/Qwen3-Coder", settings).price == FREE
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "-inf", "-1", "1e7", "1e308"])
+@pytest.mark.parametrize("field", ["input", "output", "cache_read", "cache_write"])
+def test_prices_that_cannot_be_are_refused(tmp_path: Path, field: str, number: str) -> None:
+    numbers = {"input": "1", "output": "1", field: number}
+    inner = ", ".join(f"{name} = {value}" for name, value in numbers.items())
+    with pytest.raises(UsageError, match=field):
+        configure("openai/m", write(tmp_path, f"[llm.providers.openai.models.m]\nprice = {{ {inner} }}\n"))
+
+
 @pytest.mark.parametrize("name", ["claude-x", "", "/m", "anthropic/"])
 def test_a_name_has_a_provider_and_a_model(settings: Settings, name: str) -> None:
     with pytest.raises(UsageError, match="PROVIDER/MODEL"):

@@ -96,3 +96,10 @@ def test_no_split_of_the_same_text_costs_more_than_the_bound(name: str, tokens: 
         cost = prices.cost_usd(of, usage)
         assert cost is not None
         assert cost <= bound
+
+
+@pytest.mark.parametrize("dearest", ["input", "cache_read", "cache_write"])
+def test_the_bound_takes_the_dearest_kind_of_input(dearest: str) -> None:
+    prices_of = {"input": 1.0, "cache_read": 1.0, "cache_write": 1.0, "output": 2.0, dearest: 9.0}
+    request = ChatRequest(system="ab", stable="", turns=(Turn(role="user", text="cd"),), max_output_tokens=10)
+    assert prices.bound_usd(config(price=Price(**prices_of)), request) == pytest.approx((4 * 9 + 20) / 1e6, abs=1e-15)

@@ -6,6 +6,7 @@ import json
 import logging
 import traceback
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from tests.fakes import provider as fake
@@ -49,6 +50,17 @@ def test_a_known_key_is_hidden_in_any_form_and_a_reply_is_else_left_alone() -> N
     assert Redactor(("EMPTY",)).exact("EMPTY") == "EMPTY"
     assert KEY not in repr(redact)
     assert redact(redact(f"x-api-key: {KEY}")) == redact(f"x-api-key: {KEY}") == f"x-api-key: {HIDDEN}"
+
+
+@pytest.mark.parametrize("key", ["schlüssel-ñ-123456", "ключ-12345678", "ключключ"])
+def test_a_key_of_other_letters_is_hidden_in_other_encodings_too(key: str) -> None:
+    redact = Redactor((key,))
+    echoes = [
+        key, json.dumps(key), ascii(key), repr(key.encode()), key.encode().decode("latin-1"), quote(key),
+        key.encode().decode("cp1252", "replace"), json.dumps(key.encode().decode("latin-1")),
+    ]  # fmt: skip
+    assert [text for text in echoes if HIDDEN not in redact.exact(f"a {text} b")] == []
+    assert redact.exact("what? nothing???????") == "what? nothing???????"
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,6 @@ class CudaBackend:
             version=self.version,
             commands=(flags,),
             target=arch,
-            headers=_headers(self.compiler),
         )
 
 
@@ -93,12 +92,6 @@ def _wheel_places() -> list[str]:
     spec = importlib.util.find_spec("nvidia")
     roots = list(spec.submodule_search_locations or []) if spec else []
     return [str(Path(root) / sub / "bin" / "nvcc") for root in roots for sub in ("cu13", "cuda_nvcc")]
-
-
-def _headers(compiler: Path) -> Path:
-    """Where the toolkit of `compiler` has its headers; its wheels spread them over folders beside each other."""
-    root = compiler.resolve().parents[1]
-    return root.parent if root.parent.name == "nvidia" else root
 
 
 def present_arch() -> tuple[str, str]:

@@ -18,6 +18,8 @@ from kernelforge.errors import UsageError
 from kernelforge.generate.llm.config import FREE, Builtin, Price, Protocol, Thinking, load_toml
 
 _SECRET_FIELDS = {"api_key", "apikey", "authorization", "bearer", "key", "password", "secret", "token"}
+DEAREST = 1e6
+"""US dollars per million tokens. Nothing costs that much, and sums of such prices stay finite."""
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -28,10 +30,10 @@ class _Strict(BaseModel):
 class PriceTable(_Strict):
     """US dollars per million tokens. What is not said of the cache costs as much as plain input."""
 
-    input: float = Field(ge=0)
-    output: float = Field(ge=0)
-    cache_read: float | None = Field(default=None, ge=0)
-    cache_write: float | None = Field(default=None, ge=0)
+    input: float = Field(ge=0, le=DEAREST)
+    output: float = Field(ge=0, le=DEAREST)
+    cache_read: float | None = Field(default=None, ge=0, le=DEAREST)
+    cache_write: float | None = Field(default=None, ge=0, le=DEAREST)
 
 
 def _zero_is_free(value: object) -> object:
@@ -107,7 +109,7 @@ def read_providers(path: Path, *, builtin: Mapping[str, Builtin], trusted: bool)
     """The providers of a file.
 
     Args:
-        trusted: the user named or wrote the file, so that it may say where keys are sent.
+        trusted: the user named or wrote the file, so that it may say where keys are sent and what that costs.
 
     Raises:
         UsageError: the file holds a key, something unknown, or what cannot be.
@@ -135,11 +137,18 @@ def _problem(name: str, table: ProviderTable, builtin: Builtin | None, *, truste
             return f"lacks {', '.join(missing)}", 'api_key_env = "" says that no key is needed'
     elif table.protocol not in {None, builtin.protocol}:
         return f"is built in and speaks {builtin.protocol}", "give the table another name"
+    if not trusted and builtin is not None and (table.price_list is not None or _has_prices(table)):
+        hint = "if you trust it, set KFORGE_LLM_CONFIG to this file, or move the table to your own kforge.toml"
+        return "would set prices, and so what a budget allows, in a file of the working folder", hint
     sends_key = (builtin is not None and table.api_key_env is None) or bool(table.api_key_env)
     if not trusted and sends_key and table.base_url and urlsplit(table.base_url).hostname not in _LOOPBACK:
         hint = "if you trust it, set KFORGE_LLM_CONFIG to this file, or move the table to your own kforge.toml"
         return "would send a key to an address that a file of the working folder chose", hint
     return None
+
+
+def _has_prices(table: ProviderTable) -> bool:
+    return any(model.known_price() is not None for model in table.models.values())
 
 
 def _refuse_keys(path: Path, value: object, where: str) -> None:

@@ -25,17 +25,18 @@ def cost_usd(config: ModelConfig, usage: TokenUsage) -> float | None:
 
 
 def bound_usd(config: ModelConfig, request: ChatRequest) -> float | None:
-    """The most that a request can cost: each byte a token, the dearer of plain and cached input, the longest reply."""
+    """The most that a request can cost: each byte a token, the dearest of plain and cached input, the longest reply."""
     size, longest = request.text_bytes, request.max_output_tokens
     costs = [
         cost_usd(
             config,
             TokenUsage(
-                input_tokens=size, output_tokens=longest, cache_write_tokens=written, reasoning_tokens=reasoning
+                input_tokens=size, output_tokens=longest, cache_read_tokens=read, cache_write_tokens=written,
+                reasoning_tokens=reasoning,
             ),
         )
-        for written, reasoning in itertools.product((0, size), (0, longest))
-    ]
+        for (read, written), reasoning in itertools.product(((0, 0), (size, 0), (0, size)), (0, longest))
+    ]  # fmt: skip
     known = [cost for cost in costs if cost is not None]
     return max(known) if len(known) == len(costs) else None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import quote
 
 HIDDEN = "[hidden]"
@@ -30,6 +32,23 @@ LIBRARIES = frozenset(
 """First parts of the names of all loggers that a request may write to."""
 
 
+@lru_cache(maxsize=32)
+def _forms(secret: str) -> tuple[str, ...]:
+    """How a secret may look that comes back: quoted in a URL or in JSON, or read in another encoding than it was sent.
+
+    The longest first: a short one may be part of it.
+    """
+    forms = {secret, quote(secret, safe="")}
+    if not secret.isascii():
+        sent = {secret.encode(encoding, "replace") for encoding in ("utf-8", "latin-1", "cp1252", "ascii")}
+        read = {raw.decode(encoding, "replace") for raw in sent for encoding in ("utf-8", "latin-1", "cp1252", "ascii")}
+        forms |= {*read, *(quote(raw, safe="") for raw in sent), *(str(raw)[2:-1] for raw in sent)}
+        forms |= {ascii(form)[1:-1] for form in (secret, *read)} | {json.dumps(form)[1:-1] for form in (secret, *read)}
+    # A key of such letters alone would leave nothing but question marks.
+    known = {form for form in forms if len(re.sub(r"[?\ufffd]", "", form)) >= SHORTEST_SECRET // 2}
+    return tuple(sorted(known, key=len, reverse=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Redactor:
     """Hides known secrets, and what looks like one. Its repr does not show them.
@@ -50,7 +69,7 @@ class Redactor:
         """`text` without the known secrets. For replies, in which nothing else may change."""
         for secret in self.secrets:
             if len(secret) >= SHORTEST_SECRET:
-                for form in {secret, quote(secret, safe="")}:
+                for form in _forms(secret):
                     text = text.replace(form, HIDDEN)
         return text
 

@@ -8,6 +8,8 @@ import, so it is imported where it is used.
 from __future__ import annotations
 
 import asyncio
+import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from ssl import SSLContext
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 LONGEST_DETAIL = 300
+MOST_TOKENS = 10**9
+"""Of one call. A provider that says more has not counted."""
+MOST_NESTED = 8
+"""Of a usage."""
 
 NO_KEY = "no-key-needed"
 """Sent where none is needed, because the providers' packages insist on one and would look for it elsewhere."""
@@ -73,6 +79,7 @@ def exchange(
         UsageError: the model's configured settings cannot be sent to it. HarnessError: a fault of ours.
     """
     redact.guard_logs()
+    _be_quiet_about_usage()
     reply = _Reply()
     try:
         received = asyncio.run(_ask(config, key, request, reply, tls))
@@ -86,14 +93,57 @@ def exchange(
     return failed
 
 
+def _be_quiet_about_usage() -> None:
+    """A usage that cannot be read is unknown to us, and no matter for the user's terminal."""
+    from pydantic_ai.exceptions import UsageExtractionFailedWarning
+
+    # For the whole process and not for a while: filters are shared by all threads. The same filter counts once.
+    warnings.filterwarnings("ignore", category=UsageExtractionFailedWarning)
+
+
 class _Reply:
     """Whether the provider has begun to answer. After that a failure may have been paid for."""
 
     def __init__(self) -> None:
         self.begun = False
 
-    async def note(self, _: httpx2.Response) -> None:
+    async def note(self, response: httpx2.Response) -> None:
         self.begun = True
+        if response.is_success and response.headers.get("content-type", "").startswith("application/json"):
+            # The providers' packages refuse the whole reply for a count that cannot be.
+            response._content = _without_bad_usage(await response.aread())
+
+
+def _without_bad_usage(body: bytes) -> bytes:
+    """A reply of one JSON object, without its usage if that has numbers of tokens that cannot be."""
+    try:
+        reply = json.loads(body)
+    except (ValueError, RecursionError):
+        return body
+    if not isinstance(reply, dict):
+        return body
+    bad = [name for name in ("usage", "usageMetadata") if not _can_be(reply.get(name), depth=0)]
+    # Anthropic's package needs one.
+    zero = {"input_tokens": 0, "output_tokens": 0} if reply.get("type") == "message" else None
+    return json.dumps({**reply, **dict.fromkeys(bad, zero)}).encode() if bad else body
+
+
+def _can_be(usage: object, *, depth: int) -> bool:
+    """Whether all numbers of tokens in a usage are numbers of tokens. Other fields are the provider's own."""
+    if isinstance(usage, list):
+        return depth < MOST_NESTED and all(_can_be(part, depth=depth + 1) for part in usage)
+    if not isinstance(usage, dict):
+        return usage is None or depth > 0
+    return depth < MOST_NESTED and all(
+        _can_be(value, depth=depth + 1)
+        if "details" in name.lower() or "token" not in name.lower()
+        else value is None or _is_count(value)
+        for name, value in usage.items()
+    )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST_TOKENS
 
 
 def _http_client(config: ModelConfig, reply: _Reply, tls: SSLContext) -> httpx2.AsyncClient:
@@ -236,14 +286,21 @@ def _judge(response: ModelResponse, config: ModelConfig, redact: Redactor) -> Re
 def _usage(response: ModelResponse) -> TokenUsage | None:
     """pydantic-ai counts cached tokens among those of the input, and reasoning among those of the output, as we do."""
     usage = response.usage
-    if not usage.input_tokens and not usage.output_tokens:
+    details = usage.details if isinstance(usage.details, dict) else {}
+    counts = (
+        usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens,
+        usage.output_reasoning_tokens or details.get("reasoning_tokens", 0),
+    )  # fmt: skip
+    # Providers send what they like, and a budget is kept by it: what cannot be counts as not said.
+    if not all(_is_count(count) for count in counts) or not any(counts[:2]):
         return None
+    input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens = counts
     return TokenUsage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cache_read_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        reasoning_tokens=usage.output_reasoning_tokens or usage.details.get("reasoning_tokens", 0),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cache_read_tokens=cache_read_tokens,
+        cache_write_tokens=cache_write_tokens,
+        reasoning_tokens=reasoning_tokens,
     )
 
 
