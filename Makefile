@@ -5,13 +5,14 @@
 #   adversarial   every hostile and honest source of tests/adversarial, REPEATS=100 times; continues where it stopped
 #   memcheck   every proposal of the template generator under the sanitizers, some minutes
 #   kill-test   searches killed 200 times at random moments, with and without a language model; KILLS=20 and the like
+#   build-test   every hostile source with every compiler, and the torch ABI with nvcc, some minutes
 #   real-llm   ten iterations of a real language model on one variant, at most 5 dollars: MODEL=PROVIDER/NAME, its key
 #              in the environment; the search is recorded in build/real-llm
 #   check   formatting, lint, types, import directions, sizes of modules
 #   docs    regenerate docs/cli.md
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test adversarial memcheck kill-test real-llm check format docs clean
+.PHONY: help setup demo test adversarial memcheck kill-test build-test real-llm check format docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -65,6 +66,9 @@ memcheck: setup
 KILLS ?= 200
 kill-test: setup
 	KFORGE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/supervisor/test_kills.py tests/supervisor/test_kills_of_calls.py
+
+build-test: setup
+	KFORGE_LONG=1 $(BIN)/python -m pytest tests/build
 
 # The only target that costs money. What is found is no record of ours before somebody has looked at it.
 REAL_LLM := build/real-llm

@@ -247,7 +247,7 @@ def test_candidates_are_timed_again_together_on_inputs_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """In turns, forwards and backwards; one that is wrong only now has its reason, and the others their times."""
-    slow = SOFTMAX.replace("  return 0;", "  for (volatile int i = 0; i < 30000; ++i) {}\n  return 0;")
+    slow = SOFTMAX.replace("  return 0;", "  for (volatile int i = 0; i < 300000; ++i) {}\n  return 0;")
     sources = (SOFTMAX, slow)
     scored = [evaluate(softmax_record, source) for source in sources]
     assert all(isinstance(s, Scored) for s in scored), scored
