@@ -13,7 +13,6 @@ from pathlib import Path
 from kernelforge.cards.types import VariantRecord
 from kernelforge.delivering import (
     Delivered,
-    first_comment,
     for_other_device,
     judge_all,
     read_source,
@@ -21,7 +20,7 @@ from kernelforge.delivering import (
     source_of,
 )
 from kernelforge.errors import NotFound, UsageError
-from kernelforge.generate.prompt import MOST_NOTES
+from kernelforge.generate.source import MOST_NOTES, first_comment
 from kernelforge.generate.types import Candidate
 from kernelforge.importing import Found, find_kernels, operator_of
 from kernelforge.report.asking import TellReport, ToldRow

@@ -17,7 +17,7 @@ from kernelforge.cards.types import VariantRecord
 from kernelforge.errors import NotFound, UsageError
 from kernelforge.evaluate.types import Scored
 from kernelforge.explain.outcome import explain
-from kernelforge.generate.prompt import MOST_NOTES
+from kernelforge.generate.source import LARGEST_SOURCE, TOO_LARGE, source_problem
 from kernelforge.generate.types import Candidate
 from kernelforge.report.asking import ToldRow
 from kernelforge.report.nodes import trial_row
@@ -28,9 +28,7 @@ from kernelforge.search.types import Node
 from kernelforge.store.project import Project
 from kernelforge.workshop import SPARE_CORES, Workshop
 
-LARGEST_SOURCE = 1 << 20
 ELSEWHERE = "another process judges it"
-DIRECTIVE = "// kforge:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +102,6 @@ def node_of_order(project: Project, study: Study, item: Delivered) -> Node | Non
     return next((n for n in item.track.nodes if n.id == node), None)
 
 
-def source_problem(source: str) -> str:
-    """What makes a text no source that can be judged, as the end of a sentence, or ""."""
-    if not source.strip():
-        return "is empty"
-    try:
-        size = len(source.encode())
-    except UnicodeEncodeError as error:
-        return f"is no text: {error.reason} at character {error.start}"
-    if size > LARGEST_SOURCE:
-        return f"is larger than {LARGEST_SOURCE >> 20} MiB"
-    return "is no text" if "\0" in source else ""
-
-
 def source_of(file: Path) -> tuple[str, str]:
     """The text of a kernel, and why there is none, as the end of a sentence."""
     try:
@@ -124,7 +109,7 @@ def source_of(file: Path) -> tuple[str, str]:
             return "", "is no file" if file.exists() else "does not exist"
         # Before it is read.
         if file.stat().st_size > LARGEST_SOURCE:
-            return "", f"is larger than {LARGEST_SOURCE >> 20} MiB"
+            return "", TOO_LARGE
         text = file.read_text()
     except (OSError, ValueError) as error:
         return "", f"cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
@@ -152,13 +137,6 @@ def read_source(file: Path, project: Project, record: VariantRecord) -> str:
 def for_other_device(file: Path, project: Project) -> bool:
     """Whether a file is none for the project's device, by its name."""
     return project.device == "cpu" and file.suffix == ".cu"
-
-
-def first_comment(source: str) -> str:
-    """The first line of a source, if it is a comment: what is new in it. One that asks for an architecture is none."""
-    lines = (line.strip() for line in source.splitlines() if line.strip())
-    first = next((line for line in lines if not line.startswith(DIRECTIVE)), "")
-    return first.removeprefix("//").strip()[:MOST_NOTES] if first.startswith("//") else ""
 
 
 def row_of(path: Path, record: VariantRecord, node: Node | None, *, why: str = "") -> ToldRow:

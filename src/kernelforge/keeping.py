@@ -10,12 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kernelforge.build.backends import get_backend
-from kernelforge.capturing import present_device
 from kernelforge.errors import Stopped
 from kernelforge.settings import Settings
 from kernelforge.telling import BUILDING, Opener
-from kernelforge.workshop import BACKEND_OF, Workshop
+from kernelforge.workshop import Workshop, make_workshop
 
 IDLE_S = 300.0
 """After so long without a judgement the judge is closed: its worker holds memory, on a GPU the device's."""
@@ -105,15 +103,11 @@ class KeptWorkshop:
 
     def _opened(self, device: str, settings: Settings) -> Workshop:
         """The kept one, if it is of that device and those settings."""
-        from kernelforge.evaluate.judge import Judge
-
         if self._kept is not None and (self._device != device or self._kept.settings != settings):
             self._close()
         if self._kept is None:
             self._say(OPENING)
-            backend = get_backend(BACKEND_OF[device], settings)
-            judge = Judge(settings, device=present_device(device), backend=backend, on_phase=self._on_phase)
-            self._kept, self._device = Workshop(settings=settings, backend=backend, judge=judge), device
+            self._kept, self._device = make_workshop(device, settings, on_phase=self._on_phase), device
             threading.Thread(target=self._close_when_idle, args=(self._kept,), daemon=True).start()
         return self._kept
 

@@ -113,7 +113,7 @@ class RecordingWriter:
     process too, and could not be replayed.
     """
 
-    def __init__(self, path: Path, header: Header, *, is_alone: Callable[[int], bool] = lambda _: True) -> None:
+    def __init__(self, path: Path, header: Header, *, is_alone: Callable[[int], bool]) -> None:
         """Args:
             is_alone: given the number of trials so far, whether these are all that the variants have.
 
@@ -216,10 +216,12 @@ def begin_recording(
 
     def is_alone(trials: int) -> bool:
         """Nobody else has added a trial, or put an order in."""
-        mine = owner_of_this_process()
-        foreign = [o for o in project.orders() if o.variant_id in study.tracks and o.owner not in ("", mine)]
-        by_hand = [o for o in project.orders() if o.candidate is not None and o.candidate.generator != generator.name]
-        return not foreign and not by_hand and sum(len(project.nodes(v)) for v in study.tracks) == trials
+        mine = ("", owner_of_this_process())
+        for order in project.orders():
+            by_hand = order.candidate is not None and order.candidate.generator != generator.name
+            if order.variant_id in study.tracks and (order.owner not in mine or by_hand):
+                return False
+        return sum(len(project.nodes(variant)) for variant in study.tracks) == trials
 
     writer = RecordingWriter(path, header, is_alone=is_alone)
     made = replace(generator, account=replace(generator.account, listen=writer.exchange))

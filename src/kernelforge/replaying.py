@@ -10,7 +10,7 @@ import difflib
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kernelforge.build.abi import prelude
@@ -21,11 +21,13 @@ from kernelforge.errors import ForgeError, HarnessError
 from kernelforge.evaluate.types import Trial
 from kernelforge.explain.profile import Profile
 from kernelforge.generate.llm.account import Account, Failure, MemoryCalls
+from kernelforge.generate.llm.generator import NAME as LLM_NAME
 from kernelforge.generate.llm.generator import LLMGenerator
 from kernelforge.generate.llm.types import ChatRequest, Completion, ProviderFailure, TokenUsage
 from kernelforge.generate.types import Candidate, Exhausted, NoCandidate, Proposal, Request
 from kernelforge.recording import RecordedTrial, Recording, read_recording
 from kernelforge.report.replay import ReplayReport
+from kernelforge.search.lineage import best_node
 from kernelforge.search.loop import SearchOptions, run_search
 from kernelforge.search.memory import MemoryStore
 from kernelforge.search.scheduler import get_policy
@@ -47,7 +49,7 @@ def replay_file(path: Path) -> ReplayReport:
     """
     recording = read_recording(path)
     header = recording.header
-    store, client = _ReplayStore(Path(), recording), _ReplayClient(recording)
+    store, client = _ReplayStore(recording), _ReplayClient(recording)
     generator = LLMGenerator(
         client=client, account=Account(store=MemoryCalls(), run="replay", usd=header.usd, tokens=header.tokens)
     )
@@ -70,33 +72,28 @@ def replay_file(path: Path) -> ReplayReport:
 
 
 def _best(nodes: Sequence[Node]) -> float | None:
-    return max((n.summary.speedup for n in nodes if n.summary.speedup is not None), default=None)
+    best = best_node(nodes)
+    return None if best is None else best.summary.speedup
 
 
-@dataclass
 class _ReplayStore(MemoryStore):
     """Takes the recorded trial in place of the one that it is told, if the candidate is the same to the byte."""
 
-    recording: Recording | None = None
-    done: int = 0
-    _ids: dict[str, str] = field(default_factory=dict)
-
-    def __init__(self, root: Path, recording: Recording) -> None:
-        super().__init__(root)
-        self.recording, self.done, self._ids = recording, 0, {}
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(Path())  # no examples: nothing is judged
+        self._recording = recording
+        self.done = 0
         for each in recording.header.before:
             self._keep(each)
 
     @property
     def is_complete(self) -> bool:
-        assert self.recording is not None
-        return self.done == len(self.recording.trials)
+        return self.done == len(self._recording.trials)
 
     def append(self, trial: Trial, *, parent: str = "") -> Node:
-        assert self.recording is not None
         if self.is_complete:
             raise ReplayDiffers(f"the replay goes on after the last of {self.done} trials")
-        expected = self.recording.trials[self.done]
+        expected = self._recording.trials[self.done]
         if expected.trial.candidate != trial.candidate or expected.parent != parent:
             difference = _candidates(expected.trial.candidate, trial.candidate)
             raise ReplayDiffers(f"trial {self.done + 1} has another candidate:\n{difference}")
@@ -104,8 +101,7 @@ class _ReplayStore(MemoryStore):
         return self._keep(expected)
 
     def profiles(self) -> Mapping[str, Profile]:
-        assert self.recording is not None
-        return self.recording.header.profiles
+        return self._recording.header.profiles
 
     def _keep(self, each: RecordedTrial) -> Node:
         number = len(self.nodes(each.trial.candidate.variant_id)) + 1
@@ -120,8 +116,7 @@ class RecordedProposals:
     Whatever the judge says now: a repair is proposed when one is wanted and the recording has it. Thread-safe.
     """
 
-    name = "llm"
-    most_repairs = 1_000
+    name = LLM_NAME
 
     def __init__(self, recording: Recording) -> None:
         self._lock = threading.Lock()
@@ -133,6 +128,7 @@ class RecordedProposals:
                 self._repair_of.setdefault(candidate.repairs, candidate)
             else:
                 self._proposals.setdefault(candidate.variant_id, deque()).append(candidate)
+        self.most_repairs = len(self._repair_of)
 
     def propose(self, request: Request) -> Proposal:
         """The next one of the variant, or the repair of the last attempt."""

@@ -17,17 +17,16 @@ from kernelforge.delivering import (
     ELSEWHERE,
     Delivered,
     build_delivered,
-    first_comment,
     judge_all,
     judge_built,
     node_of_order,
     row_of,
     source_of,
-    source_problem,
 )
 from kernelforge.digest import Json
 from kernelforge.errors import NotFound, ProjectError, Stopped, UsageError
-from kernelforge.generate.prompt import FILE_OF, MOST_NOTES
+from kernelforge.generate.prompt import FILE_OF
+from kernelforge.generate.source import MOST_NOTES, first_comment, source_problem
 from kernelforge.generate.types import Candidate
 from kernelforge.profiling import NotProfiled, profile_node
 from kernelforge.report.asking import TellReport, ToldRow, VerdictReport

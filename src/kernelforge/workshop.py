@@ -140,11 +140,23 @@ def open_workshop(device: str, settings: Settings) -> Iterator[Workshop]:
     Raises:
         EnvironmentMissing: no compiler, or no GPU.
     """
+    workshop = make_workshop(device, settings)
+    try:
+        yield workshop
+    finally:
+        workshop.judge.close()
+
+
+def make_workshop(
+    device: str, settings: Settings, *, on_phase: Callable[[str, float], None] = lambda _name, _seconds: None
+) -> Workshop:
+    """As `open_workshop`, for who closes the judge by himself.
+
+    Args:
+        on_phase: see `evaluate.judge.Judge`.
+    """
     from kernelforge.evaluate.judge import Judge
 
     backend = get_backend(BACKEND_OF[device], settings)
-    judge = Judge(settings, device=present_device(device), backend=backend)
-    try:
-        yield Workshop(settings=settings, backend=backend, judge=judge)
-    finally:
-        judge.close()
+    judge = Judge(settings, device=present_device(device), backend=backend, on_phase=on_phase)
+    return Workshop(settings=settings, backend=backend, judge=judge)

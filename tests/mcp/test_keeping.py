@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelforge import keeping
+from kernelforge import workshop as workshop_module
 from kernelforge.errors import Stopped
 from kernelforge.evaluate import judge as judge_module
 from kernelforge.keeping import KeptWorkshop
@@ -34,7 +34,7 @@ def judges(monkeypatch: pytest.MonkeyPatch) -> list[FakeJudge]:
     opened: list[FakeJudge] = []
     monkeypatch.setattr(FakeJudge, "opened", opened, raising=False)
     monkeypatch.setattr(judge_module, "Judge", FakeJudge)
-    monkeypatch.setattr(keeping, "get_backend", lambda *_: None)
+    monkeypatch.setattr(workshop_module, "get_backend", lambda *_: None)
     return opened
 
 

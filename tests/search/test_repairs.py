@@ -257,3 +257,26 @@ def test_a_reply_that_was_received_is_not_asked_for_again(
     more = ScriptedModel(script("fast", "fast")[1:])  # type: ignore[arg-type]
     search(store, record, more, Bench(make_scored), calls=calls, trials=1)
     assert len(more.asked) == 1 and len(nodes(store, record)) == 2
+
+
+def test_a_model_begins_with_what_others_made_and_with_another_design_after_a_stall(
+    tmp_path: Path, make_record: MakeRecord, make_scored: MakeScored
+) -> None:
+    """A warm start from emitted and imported kernels; from scratch where there are none, and when it stalls."""
+    store, record, bench = MemoryStore(tmp_path), make_record(), Bench(make_scored)
+    scratch = ScriptedModel(script("fast"))  # type: ignore[arg-type]
+    search(MemoryStore(tmp_path), record, scratch, bench, trials=1)
+    assert "Write a kernel from scratch" in scratch.asked[0].turns[0].text
+    for number, generator in enumerate(("template", "template", "manual", "library"), 1):
+        other = Candidate(
+            variant_id=record.variant.id, source=source(generator, 20 - number), backend="cpp", generator=generator
+        )
+        store.append(Trial(candidate=other, outcome=make_scored(3.0 - number / 10), started=float(number), seconds=1.0))
+    emitted = nodes(store, record)[0]
+    model = ScriptedModel(lambda _: kernel(source("slow", len(model.asked))))
+    search(store, record, model, bench, trials=2)
+    asked = [r.turns[0].text for r in model.asked]
+    # Three trials without progress stand there already, and after every fourth one another design is wanted.
+    assert "It is #1" in asked[0] and emitted.candidate.source in asked[0]
+    assert "Its design must differ from all of the above" in asked[1]
+    assert [n.parent for n in nodes(store, record)[4:]] == [emitted.id, ""]

@@ -29,7 +29,7 @@ EXIT_CODES = """Exit codes:
   1    unexpected: a fault of kernelforge or of this machine
   2    usage: an option or argument is off
   3    not found, or a model, project or package that cannot be used
-  4    the candidate is wrong (eval, add, audit)
+  4    the candidate is wrong (eval, add, audit), or a replay differs from its recording
   5    the candidate does not compile (eval, add, audit)
   6    something is missing here: a GPU, a compiler, an optional package
   7    flagged by the audit: the candidate does not do the work itself (eval, add, audit)

@@ -18,6 +18,7 @@ from kernelforge.capture.types import DimRef, DtypeRef, ScalarRef, TensorRef, Va
 from kernelforge.cards.types import SizePoint, Variant
 from kernelforge.digest import digest
 from kernelforge.errors import NotFound
+from kernelforge.generate.source import MOST_NOTES
 from kernelforge.generate.types import Feedback, Request, Usage
 from kernelforge.operators import Entry, get_operator
 from kernelforge.wording import plural, three_digits
@@ -29,8 +30,6 @@ FILE_OF = {"cuda": "kernel.cu", "cpp": "kernel.cpp"}
 MOST_SIZES = 12
 NEWEST, FASTEST = 8, 3
 """Of the trials so many are told of: the newest ones and the fastest ones, with the parent and its other revisions."""
-MOST_NOTES = 200
-"""Characters of a candidate's notes."""
 
 _STREAM = {
     "cuda": (

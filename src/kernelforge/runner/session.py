@@ -28,7 +28,6 @@ import stat
 import time
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self
 
 from kernelforge.errors import HarnessError
@@ -40,13 +39,13 @@ from kernelforge.runner.protocol import (
     Buffer,
     BufferSet,
     Fence,
-    Layout,
     LoadReply,
     RawReply,
     RunnerDeath,
     RunReply,
     TimeReply,
 )
+from kernelforge.runner.slots import SlotSession
 from kernelforge.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ FINISH_WALL_S = 60.0
 """How long a checker around the runner may take for its report."""
 
 
-class RunnerSession:
+class RunnerSession(SlotSession):
     """One candidate in a process of its own. Not thread-safe.
 
     Args:
@@ -76,12 +75,11 @@ class RunnerSession:
         self, artifact_path: Path, *, device: Literal["cpu", "cuda"], limits: Limits, threads: int,
         settings: Settings, sanitize: bool = False, wrapper: Sequence[str] = (), exact: bool = False,
     ) -> None:  # fmt: skip
+        super().__init__()
         self._artifact, self._device, self._limits, self._threads = artifact_path, device, limits, threads
         self._settings, self._sanitize, self._wrapper = settings, sanitize, tuple(wrapper)
         self._exact = exact or sanitize
-        self._slots: dict[int, tuple[Layout, int, int]] = {}
         self._scratch_bytes = 0
-        self._worker: ProcessWorker | None = None
         self.fences: frozenset[Fence] = frozenset()
         """What this machine offers of what keeps the process from everything else."""
         self.start_s = 0.0
@@ -115,20 +113,6 @@ class RunnerSession:
             raise HarnessError(f"the runner could not start on {self._device}: {trouble}")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        return self._live.pid
-
-    @property
-    def death(self) -> RunnerDeath | None:
-        """How the process died, or None while it lives."""
-        return self._live.death
-
     def output(self) -> str:
         """The last bytes of the candidate's stdout and stderr so far."""
         return self._live.output()
@@ -141,14 +125,6 @@ class RunnerSession:
         nonce = secrets.randbits(64)
         end = self._live.request(protocol.pack_command(protocol.QUIT, nonce=nonce), wall_s=wall_s)
         return end if isinstance(end, RunnerDeath) else self._live.die("protocol", "a reply to QUIT")
-
-    def close(self) -> None:
-        """End the process and all that it started. Idempotent."""
-        for _, out_fd, _ in self._slots.values():
-            os.close(out_fd)
-        self._slots.clear()
-        if self._worker is not None:
-            self._worker.close()
 
     def load(self, slot: int, work: BufferSet) -> LoadReply | RunnerDeath:
         """Send a set of buffers; what was in the slot before is freed.
@@ -288,12 +264,6 @@ class RunnerSession:
             self.unload(slot)
         return reply
 
-    @property
-    def _live(self) -> ProcessWorker:
-        if self._worker is None:
-            raise HarnessError("the session has not been entered", hint="use it in a `with` statement")
-        return self._worker
-
     def _grant_scratch(self, flush_bytes: int) -> None:
         if flush_bytes > self._scratch_bytes:
             self._live.grant(flush_bytes - self._scratch_bytes)
@@ -366,14 +336,3 @@ class RunnerSession:
                 self._live.request(b"", wall_s=FINISH_WALL_S)
             self._live.die("crash", f"the device context was destroyed: {raw.message}")
         return raw
-
-    def _slot(self, slot: int) -> tuple[Layout, int, int]:
-        if slot not in self._slots:
-            raise HarnessError(f"nothing is loaded in slot {slot}")
-        return self._slots[slot]
-
-    def _forget(self, slot: int) -> None:
-        if slot in self._slots:
-            _, out_fd, granted = self._slots.pop(slot)
-            os.close(out_fd)
-            self._live.grant(-granted)

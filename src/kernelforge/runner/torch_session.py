@@ -16,7 +16,6 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self, cast, get_args
 
 from kernelforge.cards.types import Variant
@@ -26,7 +25,8 @@ from kernelforge.executors.kinds.process import ProcessWorker, bare_environment
 from kernelforge.executors.types import Limits
 from kernelforge.runner import arena, protocol
 from kernelforge.runner.eager import START_WALL_S, load_request
-from kernelforge.runner.protocol import BufferSet, Layout, LoadReply, ReplyError, RunnerDeath, RunReply, TimeReply
+from kernelforge.runner.protocol import BufferSet, LoadReply, ReplyError, RunnerDeath, RunReply, TimeReply
+from kernelforge.runner.slots import SlotSession
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ COPIES = 6
 _LARGEST = 1 << 63
 
 
-class TorchSession:
+class TorchSession(SlotSession):
     """One candidate of the torch ABI in a process of its own. Not thread-safe.
 
     Args:
@@ -53,11 +53,10 @@ class TorchSession:
         self, artifact_path: Path, variant: Variant, call: Sequence[tuple[str, str]], *,
         device: Literal["cpu", "cuda"], limits: Limits, threads: int,
     ) -> None:  # fmt: skip
+        super().__init__()
         self._artifact, self._variant, self._call = artifact_path, variant, tuple(call)
         self._device, self._threads = device, threads
         self._limits = replace(limits, memory_bytes=limits.memory_bytes + TORCH_BYTES)
-        self._slots: dict[int, tuple[Layout, int, int]] = {}
-        self._worker: ProcessWorker | None = None
 
     def __enter__(self) -> Self:
         """Start the process and load the module. One that does not load is the `death` of every command.
@@ -72,28 +71,6 @@ class TorchSession:
         if trouble:
             raise HarnessError(f"a process with torch could not start on {self._device}: {trouble}")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def pid(self) -> int:
-        return self._live.pid
-
-    @property
-    def death(self) -> RunnerDeath | None:
-        """How the process died, or None while it lives."""
-        return self._live.death
-
-    def close(self) -> None:
-        """End the process and all that it started. Idempotent."""
-        for _, out_fd, _ in self._slots.values():
-            os.close(out_fd)
-        self._slots.clear()
-        if self._worker is not None:
-            self._worker.close()
 
     def load(self, slot: int, work: BufferSet) -> LoadReply | RunnerDeath:
         """Send a set of buffers; what was in the slot before is freed."""
@@ -176,12 +153,6 @@ class TorchSession:
             outputs=outputs, inputs_changed=answer.changed,
         )  # fmt: skip
 
-    @property
-    def _live(self) -> ProcessWorker:
-        if self._worker is None:
-            raise HarnessError("the session has not been entered", hint="use it in a `with` statement")
-        return self._worker
-
     def _start(self, *, fence: bool) -> str:
         """Spawn and await the first answer; what is wrong with the machine, or "". A candidate's fault is its death."""
         # -P: nothing is imported from where we happen to be.
@@ -214,17 +185,6 @@ class TorchSession:
             return data
         answer = _read_answer(data, nonce=nonce, inputs=len(self._variant.tensors))
         return self._live.die("protocol", answer) if isinstance(answer, str) else answer
-
-    def _slot(self, slot: int) -> tuple[Layout, int, int]:
-        if slot not in self._slots:
-            raise HarnessError(f"nothing is loaded in slot {slot}")
-        return self._slots[slot]
-
-    def _forget(self, slot: int) -> None:
-        if slot in self._slots:
-            _, out_fd, granted = self._slots.pop(slot)
-            os.close(out_fd)
-            self._live.grant(-granted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

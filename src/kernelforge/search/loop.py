@@ -218,17 +218,16 @@ class _Search:
             yield None
             return
         pool = ThreadPoolExecutor(threads, thread_name_prefix=f"kforge-{name}")
+        killed = False
         try:
             yield pool
         except KeyboardInterrupt:
-            # Whoever kills does not wait for a language model. What it answers is lost, and counted as unknown.
-            pool.shutdown(wait=False, cancel_futures=True)
+            killed = True
             raise
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-        # Waits for what runs; the cache keeps what builds made, the store what was proposed.
-        pool.shutdown(wait=True, cancel_futures=True)
+        finally:
+            # Waits for what runs; the cache keeps what builds made, the store what was proposed. Only who kills does
+            # not wait for a language model: what it answers is lost, and counted as unknown.
+            pool.shutdown(wait=not killed, cancel_futures=True)
 
     def _loop(self) -> StopReason:
         self._say(forecast(self.budget, done=0, elapsed_s=0.0))

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from kernelforge.digest import Json, canonical_json, digest_bytes, encode_float
 from kernelforge.errors import ProjectError
-from kernelforge.generate.llm.account import Call, Failure, Intent, Limit, Step, counted_tokens
+from kernelforge.generate.llm.account import Call, Failure, Intent, Limit, Step, counted_tokens, passed_limit
 from kernelforge.generate.llm.types import ChatRequest, Completion, FailureKind, FinishReason, TokenUsage, Turn
 from kernelforge.store.models import CallRow, TextRow
 from kernelforge.store.serial import Fields, parse_json
@@ -20,18 +20,14 @@ from kernelforge.store.serial import Fields, parse_json
 Reader: TypeAlias = Callable[[Json], str]
 """Digest -> text."""
 
-ALMOST_NOTHING = 1e-9
-"""Cents do not add up exactly in binary."""
-
 
 def open_call(session: Session, intent: Intent, *, run: str, usd: float | None, tokens: int | None) -> Call | Limit:
     """Store an intent, or say which limit it would pass. In the one write transaction."""
     sums = select(func.sum(CallRow.counted_usd), func.sum(CallRow.counted_tokens)).where(CallRow.run == run)
-    counted_usd, counted_tokens = (value or 0 for value in session.execute(sums).one())
-    if usd is not None and (intent.bound_usd is None or counted_usd + intent.bound_usd > usd + ALMOST_NOTHING):
-        return "usd"
-    if tokens is not None and counted_tokens + intent.bound_tokens > tokens:
-        return "tokens"
+    dollars, counted = (value or 0 for value in session.execute(sums).one())
+    passed = passed_limit(intent, usd=usd, tokens=tokens, counted_usd=dollars, counted_tokens=counted)
+    if passed is not None:
+        return passed
     call = Call(id=uuid.uuid4().hex, run=run, started=time.time(), intent=intent, end=None)
     session.add(
         CallRow(

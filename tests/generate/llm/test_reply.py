@@ -7,7 +7,8 @@ import time
 import pytest
 from tests.fakes.language_model import answer
 
-from kernelforge.generate.llm.reply import LARGEST_SOURCE, MOST_NOTES, Reply, read_reply
+from kernelforge.generate.llm.reply import Reply, read_reply
+from kernelforge.generate.source import LARGEST_SOURCE, MOST_NOTES
 
 LAUNCH = 'extern "C" int launch() { return 0; }\n'
 

@@ -13,11 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
-from kernelforge.generate.llm.types import ChatRequest, Completion, FailureKind, ProviderFailure, TokenUsage
+from kernelforge.generate.llm.types import (
+    ChatRequest,
+    Completion,
+    FailureKind,
+    ProviderFailure,
+    TokenUsage,
+    maybe_billed,
+)
 
 Step: TypeAlias = Literal["propose", "repair", "again"]
 """What a call is for: a new candidate, the mending of a failed one, or the same once more after a useless reply."""
 Limit: TypeAlias = Literal["usd", "tokens"]
+
+ALMOST_NOTHING = 1e-9
+"""US dollars: cents do not add up exactly in binary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +86,7 @@ class Call:
             case Completion():
                 return self.end.usage
             case Failure():
-                return None if maybe_billed(self.end) else TokenUsage()
+                return None if maybe_billed(self.end.kind) else TokenUsage()
             case None:
                 return None
 
@@ -92,7 +102,7 @@ class Call:
             case Completion():
                 return self.end.cost_usd
             case Failure():
-                return None if maybe_billed(self.end) else 0.0
+                return None if maybe_billed(self.end.kind) else 0.0
             case None:
                 return None
 
@@ -100,11 +110,6 @@ class Call:
 def failure_of(error: ProviderFailure) -> Failure:
     """The failure as it is stored."""
     return Failure(kind=error.kind, detail=error.detail, seconds=error.seconds, attempts=error.attempts)
-
-
-def maybe_billed(failure: Failure) -> bool:
-    """Whether the provider may charge for it."""
-    return ProviderFailure(failure.kind, "").maybe_billed
 
 
 class CallStore(Protocol):
@@ -138,12 +143,12 @@ class MemoryCalls:
         """See `CallStore`."""
         with self._lock:
             counted = [call for call in self._calls.values() if call.run == run]
-            if usd is not None and (
-                intent.bound_usd is None or sum(counted_usd(c) for c in counted) + intent.bound_usd > usd + 1e-9
-            ):
-                return "usd"
-            if tokens is not None and sum(counted_tokens(c) for c in counted) + intent.bound_tokens > tokens:
-                return "tokens"
+            passed = passed_limit(
+                intent, usd=usd, tokens=tokens, counted_usd=sum(map(counted_usd, counted)),
+                counted_tokens=sum(map(counted_tokens, counted)),
+            )  # fmt: skip
+            if passed is not None:
+                return passed
             call = Call(id=uuid.uuid4().hex, run=run, started=time.time(), intent=intent, end=None)
             self._calls[call.id] = call
             return call
@@ -157,6 +162,19 @@ class MemoryCalls:
         """See `CallStore`."""
         with self._lock:
             return [c for c in self._calls.values() if run in ("", c.run) and order in ("", c.intent.order)]
+
+
+def passed_limit(
+    intent: Intent, *, usd: float | None, tokens: int | None, counted_usd: float, counted_tokens: int
+) -> Limit | None:
+    """Which limit of its run a call might pass, if any.
+
+    Args:
+        usd, tokens: the limits, None for none. counted_usd, counted_tokens: of all calls of the run so far.
+    """
+    if usd is not None and (intent.bound_usd is None or counted_usd + intent.bound_usd > usd + ALMOST_NOTHING):
+        return "usd"
+    return "tokens" if tokens is not None and counted_tokens + intent.bound_tokens > tokens else None
 
 
 def counted_usd(call: Call) -> float:

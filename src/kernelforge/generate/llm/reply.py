@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelforge.generate.llm.types import Completion
+from kernelforge.generate.source import MOST_NOTES, first_comment, source_problem
 from kernelforge.wording import printable
 
-MOST_NOTES = 200
-"""Characters of the notes."""
 FEW_WORDS = 6
-LARGEST_SOURCE = 1 << 20
-"""Bytes of a kernel; no kernel is as long, and a compiler takes minutes over it."""
+"""So few before the code say nothing of it: "Here is the kernel"."""
 
 LONGEST_REPLY = 4 << 20
 """Characters: more than any model writes."""
@@ -49,16 +47,14 @@ def read_reply(completion: Completion) -> Reply | str:
     if len(kernels) > 1:
         return f"{len(kernels)} of its code blocks define launch, and which one is meant is not clear"
     if not kernels:
-        return _why_none(text)
+        return _why_none(text, blocks)
     source = kernels[0]
-    if len(source.encode(errors="surrogatepass")) > LARGEST_SOURCE:
-        return f"its code is larger than {LARGEST_SOURCE >> 20} MiB"
-    if "\0" in source or any("\ud800" <= c <= "\udfff" for c in source):
-        return "its code holds characters that are no text"
+    if problem := source_problem(source):
+        return f"its code {problem}"
     if _TORCH.search(source):
         # It would be built and judged, in minutes, as what is never exported.
         return "it includes torch's headers, which no kernel here may"
-    return Reply(source=source, notes=_notes(text, source))
+    return Reply(source=source, notes=_notes(text[: blocks[0].start], source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +87,7 @@ def _closes(line: str, fence: str) -> bool:
     return len(line) - len(line.lstrip(" ")) <= 3 and len(bare) >= len(fence) and not bare.strip(fence[0])
 
 
-def _why_none(text: str) -> str:
-    blocks = [*_blocks(text)]
+def _why_none(text: str, blocks: Sequence[_Block]) -> str:
     if not text.strip():
         return "it is empty"
     if any(not block.closed for block in blocks):
@@ -102,11 +97,10 @@ def _why_none(text: str) -> str:
     return "there is no fenced code block in it"
 
 
-def _notes(text: str, source: str) -> str:
+def _notes(before: str, source: str) -> str:
     """What is said before the code; of a mere "here it is" the kernel's own first line, if that is a comment."""
-    said = " ".join(text[: next(_blocks(text)).start].split())
-    first = source.lstrip().partition("\n")[0].strip()
-    if len(said.split()) < FEW_WORDS and first.startswith("//") and len(first.split()) > 1:
-        said = first.removeprefix("//").strip()
+    said = " ".join(before.split())
+    if len(said.split()) < FEW_WORDS:
+        said = first_comment(source) or said
     words = printable(said).encode(errors="replace").decode()
     return words if len(words) <= MOST_NOTES else words[: MOST_NOTES - 4].rpartition(" ")[0] + " ..."

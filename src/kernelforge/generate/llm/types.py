@@ -103,7 +103,12 @@ class ProviderFailure(Exception):
 
     @property
     def maybe_billed(self) -> bool:
-        return self.kind not in NEVER_BILLED
+        return maybe_billed(self.kind)
+
+
+def maybe_billed(kind: FailureKind) -> bool:
+    """Whether the provider may charge for a call that failed so."""
+    return kind not in NEVER_BILLED
 
 
 class LLMClient(Protocol):

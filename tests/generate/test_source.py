@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.delivering import first_comment
+from kernelforge.generate.source import first_comment
 
 
 @pytest.mark.parametrize(
