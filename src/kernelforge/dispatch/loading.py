@@ -17,12 +17,13 @@ from kernelforge.dispatch.types import EntryState, Kernel, States, Stats
 from kernelforge.errors import ForgeError, NotFound
 from kernelforge.operators import get_operator, operator_names
 from kernelforge.package.reader import extract_binary, read_package
-from kernelforge.package.types import Entry, Off, Package
+from kernelforge.package.types import MODES, Entry, Off, Package
 from kernelforge.settings import Settings, load_settings
 from kernelforge.wording import did_you_mean, plural
 
 if TYPE_CHECKING:
     from kernelforge.dispatch.decide import Admitted, Refused
+    from kernelforge.dispatch.tables import Tables
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,15 +60,16 @@ class LoadedPackage:
         self.states = States(states)
         in_use = any(state.kernel is not None for state in self.states)
         native = native_dispatch(settings) if in_use else None
-        self._tables = Tables(self.states, name=str(package.path), native=native)
-        self._activation = Activation(self._tables)
+        self._by_mode = {m: Tables(self.states, name=str(package.path), native=native, mode=m) for m in MODES}
+        # Graphs are captured from what eager dispatch launches.
+        self._activations = {m: Activation(self._by_mode[m]) for m in ("eager", "graphed")}
 
     def __repr__(self) -> str:
         on = sum(state.kernel is not None for state in self.states)
         return f"<LoadedPackage {str(self.package.path)!r}: {plural(len(self.states), 'kernel')}, {on} on>"
 
     @contextmanager
-    def dispatch(self, model: object = None) -> Iterator[LoadedPackage]:  # noqa: ARG002 - see its description
+    def dispatch(self, model: object = None, *, mode: str = "eager") -> Iterator[LoadedPackage]:  # noqa: ARG002 - see its description
         """Use the package's kernels inside the `with` block, wherever the guard admits a call; else PyTorch runs.
 
         The call sites (`torch.nn.functional.softmax`, `torch.Tensor.__add__` ...) are replaced for the whole process,
@@ -77,16 +79,25 @@ class LoadedPackage:
         Args:
             model: the model that will be called; any object. It says what is meant and limits nothing: a patch of
                 torch's functions cannot see which model calls.
+            mode: "graphed" uses those entries that are faster in a CUDA graph: for code that is being captured.
         """
-        self._activation.enter()
+        activation = self._activations[mode]
+        activation.enter()
         try:
             yield self
         finally:
-            self._activation.leave()
+            activation.leave()
 
-    def stats(self) -> Stats:
-        """Hits and misses since loading, one row per entry; `print` shows a table."""
-        return Stats(self._tables.stats())
+    def tables_of(self, mode: str) -> Tables:
+        """What the package shares in one mode of dispatch: "eager", "graphed" or "compiled"."""
+        return self._by_mode[mode]
+
+    def stats(self, mode: str = "eager") -> Stats:
+        """Hits and misses in one mode of dispatch since loading, one row per entry; `print` shows a table.
+
+        A replayed CUDA graph runs without Python: calls in "graphed" were counted when the graph was captured.
+        """
+        return Stats(self._by_mode[mode].stats())
 
     def explain(self, operator_name: str, *args: object, **kwargs: object) -> Admitted | Refused:
         """Which entry would serve a call of this operator, with these arguments, in the present state of torch.
@@ -113,26 +124,30 @@ class LoadedPackage:
         view = describe([(operator, form) for form in operator.entries], args, kwargs)
         if isinstance(view, str):
             return Refused(term="call", detail=view, by_variant={})
-        return decide(self._tables.guarded, view.facts)
+        return decide(self._by_mode["eager"].guarded, view.facts)
 
 
 def _load_entry(entry: Entry, package: Package, machine: Machine, settings: Settings) -> EntryState:
-    reason = _why_off(entry, package, machine, settings)
-    if reason:
-        return EntryState(entry=entry, kernel=None, reason=reason)
+    decisions = {mode: entry.decision(mode) for mode in MODES}
+    reasons = {mode: d.reason or "off" for mode, d in decisions.items() if isinstance(d, Off)}
+    if "graphed" not in reasons and entry.variant.device == "cpu":
+        reasons["graphed"] = "needs a CUDA device"
+    unfit = _why_off(entry, package, machine, settings)
+    if unfit:
+        return EntryState(entry=entry, kernel=None, reasons={**dict.fromkeys(MODES, unfit), **reasons})
+    if len(reasons) == len(MODES):
+        return EntryState(entry=entry, kernel=None, reasons=reasons)
     try:
         kernel = _load_kernel(extract_binary(entry.binary, settings.cache_dir))
     except (OSError, AttributeError, RuntimeError, ForgeError) as error:
-        return EntryState(entry=entry, kernel=None, reason=f"does not load: {error}")
-    return EntryState(entry=entry, kernel=kernel, reason="")
+        return EntryState(entry=entry, kernel=None, reasons=dict.fromkeys(MODES, f"does not load: {error}"))
+    return EntryState(entry=entry, kernel=kernel, reasons=reasons)
 
 
 def _why_off(entry: Entry, package: Package, machine: Machine, settings: Settings) -> str:
+    """Why the entry cannot be used here in any mode, or ""."""
     if settings.disabled:
         return "disabled by KFORGE_DISABLE"
-    decision = entry.decision("eager")
-    if isinstance(decision, Off):
-        return decision.reason or "off"
     try:
         get_operator(entry.variant.operator)
     except NotFound:

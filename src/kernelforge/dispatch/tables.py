@@ -1,4 +1,4 @@
-"""What the call sites of one package share: its live entries with their guards and kernels, and what is counted."""
+"""What one package shares in one mode of dispatch: live entries with their guards and kernels, and what is counted."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ class Tables:
     """Thread-safe; counters may lose a count when threads collide.
 
     Attributes:
-        name: of the package, for messages. native: the compiled call tables, or None.
+        name: of the package, for messages. mode: of dispatch. native: the compiled call tables, or None.
         guarded: the entries that are on, the fastest first. kernels: theirs, by variant id.
         hits: their counters, by variant id.
     """
 
-    def __init__(self, states: Sequence[EntryState], *, name: str, native: NativeDispatch | None) -> None:
+    def __init__(
+        self, states: Sequence[EntryState], *, name: str, native: NativeDispatch | None, mode: str = "eager"
+    ) -> None:
         """Args: states: all entries, on or off."""
-        self.name, self.native = name, native
+        self.name, self.mode, self.native = name, mode, native
         self.busy = _Busy()
         self.lock = threading.RLock()
         self._states = tuple(states)
-        live = [s for s in states if s.kernel is not None]
+        live = [s for s in states if s.serves(mode)]
         live.sort(key=lambda s: s.entry.speedup, reverse=True)
         self.guarded = tuple((s.entry, Guard.of(s.entry.variant)) for s in live)
         self.kernels = {s.entry.variant.id: s.kernel for s in live if s.kernel is not None}
@@ -55,6 +57,7 @@ class Tables:
                 if count and variant.id in by_variant:
                     reasons[by_variant[variant.id]] = reasons.get(by_variant[variant.id], 0) + count
             hits = self.hits.get(variant.id, [0])[0]
-            rows.append(StatRow(operator=variant.operator, variant=variant.id, state=state.reason or "on", hits=hits,
+            state_text = state.reasons.get(self.mode, "") or "on"
+            rows.append(StatRow(operator=variant.operator, variant=variant.id, state=state_text, hits=hits,
                                 misses=dict(sorted(reasons.items()))))  # fmt: skip
         return tuple(rows)

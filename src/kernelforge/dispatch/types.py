@@ -27,11 +27,25 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryState:
-    """One entry of a loaded package on this machine. `kernel` is None, and `reason` not empty, when it is off."""
+    """One entry of a loaded package on this machine.
+
+    Attributes:
+        kernel: None when the entry is off in every mode.
+        reasons: why it is off, for each mode of dispatch in which it is.
+    """
 
     entry: Entry
     kernel: Kernel | None
-    reason: str
+    reasons: Mapping[str, str]
+
+    @property
+    def reason(self) -> str:
+        """Why eager dispatch leaves it alone; "" if it is on there."""
+        return self.reasons.get("eager", "")
+
+    def serves(self, mode: str) -> bool:
+        """Whether it is used in this mode of dispatch."""
+        return self.kernel is not None and mode not in self.reasons
 
     def __repr__(self) -> str:
         # Not the fields: an entry holds whole sources.
