@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernelforge.benchmark.whole_model import compare_runs
+from kernelforge.dispatch.agreement import compare_outputs, tensors_in
 from kernelforge.report.rows import WholeModel
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from kernelforge.capture.models import LoadedModel
     from kernelforge.dispatch.loading import LoadedPackage
-
-OUTPUT_TOLERANCE: Mapping[str, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 5e-2}
-"""Largest absolute difference over eager's largest magnitude; what rounding in another order explains after dozens of
-layers, and far below what a wrong kernel does."""
 
 
 def measure_whole_model(
@@ -39,9 +34,9 @@ def measure_whole_model(
             return eager()
 
     with torch.no_grad():
-        want = list(_tensors(eager()))
+        want = list(tensors_in(eager()))
         before = _counts(package)
-        got = list(_tensors(fast()))
+        got = list(tensors_in(fast()))
         hits, misses = (after - first for after, first in zip(_counts(package), before, strict=True))
         max_abs, relative, matches, tokens = compare_outputs(want, got)
         synchronize: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else _nothing
@@ -52,44 +47,6 @@ def measure_whole_model(
         fast_ms=sorted(runs.fast_ms)[middle], output_max_abs=max_abs, output_rel=relative, outputs_match=matches,
         hits=hits, misses=misses, tokens_equal=tokens, pairs=len(runs.eager_ms),
     )  # fmt: skip
-
-
-def compare_outputs(want: Sequence[Tensor], got: Sequence[Tensor]) -> tuple[float, float, bool, bool | None]:
-    """Largest absolute difference, the same over eager's largest magnitude, whether all match, and for integer outputs
-    (tokens) whether they are equal; None if there are none.
-    """
-    max_abs = relative = 0.0
-    matches = len(want) == len(got)
-    tokens: bool | None = None
-    for a, b in zip(want, got, strict=False):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return float("inf"), float("inf"), False, False if tokens is not None else None
-        if not a.dtype.is_floating_point:
-            tokens = bool((a == b).all()) and tokens is not False
-            matches = matches and tokens
-            continue
-        wide_a, wide_b = a.double(), b.double()
-        same = (wide_a == wide_b) | (wide_a.isnan() & wide_b.isnan())
-        difference = float((wide_a - wide_b).abs().masked_fill(same, 0.0).max()) if a.numel() else 0.0
-        finite = wide_a[wide_a.isfinite()]
-        scale = float(finite.abs().max()) if finite.numel() else 1.0
-        share = difference / max(scale, 1e-30)
-        max_abs, relative = max(max_abs, difference), max(relative, share)
-        matches = matches and share <= OUTPUT_TOLERANCE[str(a.dtype).removeprefix("torch.")]
-    return max_abs, relative, matches, tokens
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _counts(package: LoadedPackage | None) -> tuple[int, int]:
