@@ -7,6 +7,7 @@ The Python API is a handful of verbs; each is imported when first used, so that 
     package = kernelforge.load("model.cast")
     with package.dispatch(model):
         model(x)
+    replayed = kernelforge.graphed(model, package)
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kernelforge.dispatch.compiled import use as use
+    from kernelforge.dispatch.graphs import graphed as graphed
     from kernelforge.dispatch.loading import load as load
     from kernelforge.forge import capture as capture
     from kernelforge.forge import optimize as optimize
 
-__all__ = ["__version__", "capture", "load", "optimize"]
+__all__ = ["__version__", "capture", "graphed", "load", "optimize", "use"]
 __version__ = "0.1.0"
 
-_HOMES = {"capture": "kernelforge.forge", "optimize": "kernelforge.forge", "load": "kernelforge.dispatch.loading"}
+_HOMES = {
+    "capture": "kernelforge.forge", "optimize": "kernelforge.forge", "load": "kernelforge.dispatch.loading",
+    "graphed": "kernelforge.dispatch.graphs", "use": "kernelforge.dispatch.compiled",
+}  # fmt: skip
 
 
 def __dir__() -> list[str]:

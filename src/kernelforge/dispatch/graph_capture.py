@@ -1,0 +1,210 @@
+"""Capturing one call of a model as a CUDA graph, and what forbids it. Owns `Graph`, `capture_checked`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils import _pytree as pytree
+
+from kernelforge.dispatch.agreement import compare_outputs
+from kernelforge.dispatch.provenance import Problem
+from kernelforge.dispatch.python_state import PythonState
+from kernelforge.dispatch.signature import Signature, with_tensors
+from kernelforge.dispatch.stream_graphs import GraphMachine
+
+CHANGES = "forward changes "
+"""How a problem begins that a second run may not have any more."""
+
+Problems: TypeAlias = "tuple[Problem, ...]"
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a model."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """One captured signature.
+
+    Attributes:
+        inputs: the memory that a replay reads. returned: those that the model writes.
+        outputs: leaves of the result; a tensor is the memory that a replay fills.
+        writes: the replay changes tensors that outlive it. kept: all memory that it reads beside its own.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    returned: tuple[int, ...]
+    outputs: tuple[object, ...]
+    spec: Any
+    replay: Callable[[], None]
+    writes: bool
+    kept: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An output that is one of the inputs."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """An output that is a tensor of the model's own, which the model returned itself."""
+
+    tensor: torch.Tensor
+
+
+def capture_checked(
+    call: Call,
+    written: Sequence[torch.Tensor],
+    state: PythonState,
+    *,
+    machine: GraphMachine,
+    dispatch: Callable[[], AbstractContextManager[object]],
+) -> Graph | Problems:
+    """Capture with inputs of our own, replay, and compare with eager; all that was written is put back.
+
+    Args:
+        written: what an observed run of the call wrote. state: the model's, as that run left it.
+        dispatch: the context in which the captured run finds its kernels.
+    """
+    tensors = call.signature.tensors
+    memories = {t.untyped_storage()._cdata: i for i, t in enumerate(tensors)}
+    returned = tuple(sorted({memories[m] for t in written if (m := t.untyped_storage()._cdata) in memories}))
+    lasting = [t for t in written if t.untyped_storage()._cdata not in memories]
+    with torch.no_grad():
+        inputs = tuple(copy_of(t).requires_grad_(t.requires_grad) for t in tensors)
+        before = [_whole(t).clone() for t in (*lasting, *inputs)]
+
+    def put_back() -> None:
+        with torch.no_grad():
+            for tensor, values in zip((*lasting, *inputs), before, strict=True):
+                _whole(tensor).copy_(values)
+
+    def blank() -> None:
+        # What is launched past the capture runs now, and once: on blank inputs, so that its output is surely wrong.
+        with torch.no_grad():
+            for tensor in inputs:
+                _whole(tensor).zero_()
+
+    own_args, own_kwargs = with_tensors(call.args, call.kwargs, inputs)
+
+    def run() -> Any:
+        return call.model(*own_args, **own_kwargs)
+
+    try:
+        want = _effects(run(), lasting, inputs, returned)
+        put_back()
+        with dispatch():
+            result, replay = machine.record(run, between=blank)
+        put_back()
+        replay()
+        leaves, spec = pytree.tree_flatten(result)
+        got = _effects(result, lasting, inputs, returned)
+        _, relative, matches, _ = compare_outputs(want, got)
+    except RuntimeError as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        return (Problem(what=f"cannot be captured: {first[0]}", where=""),)
+    finally:
+        put_back()
+    if not matches:
+        return (Problem(what=f"a replay differs from eager by {relative:.2g} of the largest value", where=""),)
+    outputs = _described(leaves, inputs, [t for _, t in state.tensors])
+    if outputs is None:
+        return (Problem(what="an output is a view of an argument or of the model's own memory", where=""),)
+    single = len(leaves) == 1 and leaves[0] is result
+    storages = [t.untyped_storage() for _, t in state.tensors]
+    return Graph(
+        inputs=inputs, returned=returned, outputs=outputs, spec=None if single else spec, replay=replay,
+        writes=bool(lasting), kept=(storages, lasting, result),
+    )  # fmt: skip
+
+
+def state_problems(state: PythonState) -> list[Problem]:
+    problems = [Problem(what=f"{name} has hooks around its forward", where="") for name in state.hooks[:3]]
+    if not state.complete:
+        problems.append(Problem(what="the model holds more objects than can be watched", where=""))
+    change = state.change()
+    if change:
+        problems.append(Problem(what=f"{CHANGES}{change}, which a replay would not", where=""))
+    return problems
+
+
+def output_problems(leaves: Sequence[object]) -> list[Problem]:
+    problems = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if type(leaf) not in {torch.Tensor, torch.nn.Parameter} or leaf.layout is not torch.strided:
+                problems.append(Problem(what=f"an output is a {type(leaf).__name__} of layout {leaf.layout}", where=""))
+            elif leaf.requires_grad and torch.is_grad_enabled():
+                problems.append(Problem(what="an output needs grad: call under torch.no_grad()", where=""))
+        elif not isinstance(leaf, _CONSTANTS):
+            problems.append(Problem(what=f"an output holds a {type(leaf).__name__}", where=""))
+    return problems[:3]
+
+
+def _effects(
+    result: Any, lasting: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], returned: Sequence[int]
+) -> list[torch.Tensor]:
+    """Copies of all that a run leaves behind: its outputs and what it wrote."""
+    leaves, _ = pytree.tree_flatten(result)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [t.detach().clone() for t in (*tensors, *lasting, *(inputs[i] for i in returned))]
+
+
+def _described(
+    leaves: Sequence[object], inputs: Sequence[torch.Tensor], own: Sequence[torch.Tensor]
+) -> tuple[object, ...] | None:
+    """The outputs as `Graph` holds them; None if one is a view of what is not the graph's."""
+    inputs_by_id = {id(t): i for i, t in enumerate(inputs)}
+    own_by_id = {id(t) for t in own}
+    foreign = {t.untyped_storage()._cdata for t in (*inputs, *own)}
+    detached: dict[int, torch.Tensor] = {}
+    described: list[object] = []
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            described.append(leaf)
+        elif id(leaf) in inputs_by_id:
+            described.append(Input(inputs_by_id[id(leaf)]))
+        elif id(leaf) in own_by_id:
+            described.append(Same(leaf))
+        elif leaf.untyped_storage()._cdata in foreign:
+            return None
+        else:
+            described.append(detached.setdefault(id(leaf), leaf.detach()))
+    return tuple(described)
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements may have one address, so that nothing can be copied into such a tensor."""
+    reach = 1
+    for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda axis: axis[1]):
+        if size > 1:
+            if stride < reach:
+                return True
+            reach += (size - 1) * stride
+    return False
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the very strides."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor.detach())
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All memory that a tensor's view is a part of, as bytes: what was written through any view of it is in there."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))

@@ -1,0 +1,90 @@
+"""What two calls of a model must share to be the same CUDA graph: arguments, by structure, and the state of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils import _pytree as pytree
+
+from kernelforge.native.extension import autocast_state
+
+Key: TypeAlias = "tuple[object, ...]"
+
+_ATOMS = frozenset({int, bool, str, bytes, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout})
+
+
+class UnsuitableArgument(TypeError):
+    """An argument that a signature cannot hold. Its message says which and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """One call's.
+
+    Attributes:
+        key: equal for calls that differ in nothing but the values of their tensors.
+        tensors: the arguments' tensors in the order of `torch.utils._pytree`. names: theirs, for people.
+    """
+
+    key: Key
+    tensors: tuple[torch.Tensor, ...]
+    names: tuple[str, ...]
+
+
+def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signature:
+    """The signature of a call.
+
+    Raises:
+        UnsuitableArgument: an object that is neither a tensor, a plain value nor a container that torch knows.
+    """
+    key: list[object] = [
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state(), torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(), torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32(),
+        torch.are_deterministic_algorithms_enabled(), len(args),
+    ]  # fmt: skip
+    tensors: list[torch.Tensor] = []
+    names: list[str] = []
+    for position, value in enumerate(args):
+        _add(value, f"argument {position}", key, tensors, names)
+    for name, value in kwargs.items():
+        key.append(name)
+        _add(value, f"argument {name}", key, tensors, names)
+    return Signature(key=tuple(key), tensors=tuple(tensors), names=tuple(names))
+
+
+def _add(value: Any, name: str, key: list[object], tensors: list[torch.Tensor], names: list[str]) -> None:
+    kind = type(value)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        if value.layout is not torch.strided or value.is_quantized:
+            raise UnsuitableArgument(f"{name} is no strided tensor")
+        key += (kind, value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.is_neg(),
+                value.is_conj())  # fmt: skip
+        tensors.append(value)
+        names.append(name)
+    elif kind in _ATOMS:
+        key += (kind, value)
+    elif kind is float or kind is complex:
+        key += (kind, repr(value))  # 0.0 and -0.0 are equal but not the same argument
+    elif (node := pytree._get_node_type(value)) in pytree.SUPPORTED_NODES:
+        children, context = pytree.SUPPORTED_NODES[node].flatten_fn(value)
+        key += (kind, len(children), repr(context))
+        for index, child in enumerate(children):
+            _add(child, f"{name}[{index}]", key, tensors, names)
+    elif isinstance(value, torch.Tensor):
+        raise UnsuitableArgument(f"{name} is a tensor of the subclass {kind.__name__}")
+    else:
+        raise UnsuitableArgument(f"{name} is a {kind.__name__}, which may change where a signature cannot see it")
+
+
+def with_tensors(
+    args: Sequence[object], kwargs: Mapping[str, object], tensors: Sequence[torch.Tensor]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with other tensors, given in the order of `Signature.tensors`."""
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    supply = iter(tensors)
+    swapped = [next(supply) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    new_args, new_kwargs = pytree.tree_unflatten(swapped, spec)
+    return new_args, new_kwargs
