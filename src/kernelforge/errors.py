@@ -7,6 +7,8 @@ ForgeError                      exit code 1
 |-- ProjectError                3   the project's files cannot be read or written
 |   `-- SchemaTooNew            3   written by a newer kernelforge
 |-- PackageError                3   a .cast is corrupt, truncated, edited or cannot be written
+|   `-- UntrustedPackage        9   a .cast that nobody on this machine has said to trust
+|-- NotGraphable                4   a call that cannot be replayed from a CUDA graph, where that was asked for strictly
 |-- EnvironmentMissing          6   no GPU, no compiler, no optional dependency
 |-- DeviceBusy                  75  the device's timing slot could not be had
 |-- Stopped                     130 whoever asked for it wants it no more
@@ -74,6 +76,18 @@ class PackageError(ForgeError):
     """A `.cast` package is corrupt, truncated, edited, or cannot be written."""
 
     exit_code = 3
+
+
+class UntrustedPackage(PackageError):
+    """A `.cast` package that is intact, but nobody on this machine has said to trust it or whoever signed it."""
+
+    exit_code = 9
+
+
+class NotGraphable(ForgeError):
+    """A model's call cannot be replayed from a CUDA graph; the message names the lines that prevent it."""
+
+    exit_code = 4
 
 
 class EnvironmentMissing(ForgeError):
