@@ -118,6 +118,16 @@ def test_state_is_written_once_for_each_call() -> None:
     assert model.steps.item() == 5 and fast.stats().replays == 4
 
 
+def test_batch_norm_in_training_mode_keeps_its_statistics() -> None:
+    plain, model = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    fast = graphed(model)
+    for _ in range(4):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(fast(x), plain(x))
+    torch.testing.assert_close(model.running_mean, plain.running_mean)
+    assert fast.stats().replays == 3
+
+
 def test_arguments_that_the_model_writes_are_written() -> None:
     def model(x: torch.Tensor, cache: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         cache.index_copy_(0, position, x)

@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from kernelforge.dispatch.graph_capture import (
     CHANGES,
     Call,
+    Contents,
     Graph,
     Input,
     Problems,
@@ -287,6 +288,8 @@ class GraphedModel:
         """What the model returned for this call, and its graph or why there is none."""
         state = PythonState(self.model)
         known = [*zip(signature.names, signature.tensors, strict=True), *state.tensors]
+        with torch.no_grad():
+            contents = Contents([tensor for _, tensor in known])
         seen = observe(lambda: self.model(*args, **kwargs), device=self._machine.device, known=known)
         problems = [*seen.problems, *state_problems(state)]
         leaves, _ = pytree.tree_flatten(seen.result)
@@ -297,7 +300,11 @@ class GraphedModel:
             self._state = state
         call = Call(self.model, args, kwargs, signature)
         return seen.result, capture_checked(
-            call, seen.written, self._state, machine=self._machine, dispatch=lambda: self._dispatch("graphed")
+            call,
+            (*seen.written, *contents.changed()),
+            self._state,
+            machine=self._machine,
+            dispatch=lambda: self._dispatch("graphed"),
         )
 
 
