@@ -6,12 +6,13 @@ python -m benchmarks.tables
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.harness import ROOT
+from kernelforge.benchmark.statistics import paired_interval
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "results.md"
@@ -32,7 +33,7 @@ def page(results: Path = RESULTS) -> str:
     parts = [HEAD]
     for path in sorted(results.glob("*.json")):
         record = json.loads(path.read_text())
-        if record.get("benchmark") != "main_job":
+        if record.get("benchmark") not in _PARTS:
             continue
         facts = record["environment"]
         where = facts.get("gpu") or facts["processor"]
@@ -41,7 +42,7 @@ def page(results: Path = RESULTS) -> str:
             f"{where}; torch {facts['torch']}; {facts['time']}; commit `{facts['commit'][:10]}`; `{facts['command']}`\n"
         )
         for name, model in record["models"].items():
-            parts += _model(name, model)
+            parts += _PARTS[record["benchmark"]](name, model)
     return "\n".join(parts)
 
 
@@ -78,6 +79,39 @@ def _variant(row: Mapping[str, Any], trials: list[Mapping[str, Any]]) -> Iterato
             f"| {median(point['candidate_us']):.1f} | {speedup['median']:.2f}x [{speedup['low']:.2f}, "
             f"{speedup['high']:.2f}] | {point['floor_us']:.1f} | {row['decision']} |"
         )
+
+
+def _ways(name: str, model: Mapping[str, Any]) -> Iterator[str]:
+    """One line per way to run a model; every ratio is of samples of one round."""
+    if "error" in model:
+        yield f"{name}: {model['error']}\n"
+        return
+    sides = model["sides"]
+    yield f"**{name}**, all ways interleaved in one process:\n"
+    yield "| way | ms | over eager | over graphed | outputs |"
+    yield "| --- | ---: | --- | --- | --- |"
+    for side, row in sides.items():
+        if "ms" not in row:
+            yield f"| {side} | failed | | | {row['failed']} |"
+            continue
+        equal = "as eager's" if row["output_max_abs"] == 0 else f"within {row['output_rel']:.1e} of the largest"
+        outputs = equal if row["outputs_match"] else f"DIFFERENT: {row['output_rel']:.1e}"
+        yield (
+            f"| {side} | {median(row['ms']):.3f} | {_ratio(sides, 'eager', side)} | {_ratio(sides, 'graphed', side)} "
+            f"| {outputs} |"
+        )
+    served = [f"`{r['variant']}` ({r['hits']})" for r in model["graphed_stats"] if r["hits"]]
+    yield f"\nKernels in the graph, with their calls while it was made: {', '.join(served) or 'none'}.\n"
+
+
+def _ratio(sides: Mapping[str, Any], base: str, side: str) -> str:
+    if side == base or "ms" not in sides.get(base, {}):
+        return ""
+    i = paired_interval(sides[base]["ms"], sides[side]["ms"])
+    return f"{i.median:.2f}x [{i.low:.2f}, {i.high:.2f}]"
+
+
+_PARTS: Mapping[str, Callable[[str, Mapping[str, Any]], Iterator[str]]] = {"main_job": _model, "run_modes": _ways}
 
 
 def main() -> None:
