@@ -22,6 +22,10 @@ class Cache:
     keys: list[torch.Tensor] = field(default_factory=list)
 
 
+class History(list[int]):
+    """A container of its own kind."""
+
+
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -29,6 +33,7 @@ class Layer(nn.Module):
         self.register_buffer("table", torch.zeros(4))
         self.window: int = 1000
         self.cache = Cache()
+        self.history = History([1, 2, 3])
         self.options: dict[str, Any] = {"scale": 1.0, "layers": [1, 2]}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -55,6 +60,12 @@ def swap_parameter(model: Model) -> None:
     first(model).linear.weight = nn.Parameter(torch.ones(4, 4))
 
 
+@pytest.fixture(params=["native", "python"], autouse=True)
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to look at the places must say the same."""
+    monkeypatch.setenv("KFORGE_NATIVE", str(int(request.param == "native")))
+
+
 CHANGES: dict[str, tuple[Callable[[Model], object], str]] = {
     "mode": (lambda m: m.eval(), "training"),
     "parameter": (swap_parameter, "layers.0.linear.weight"),
@@ -64,6 +75,7 @@ CHANGES: dict[str, tuple[Callable[[Model], object], str]] = {
     "object": (lambda m: setattr(first(m).cache, "seen", 1), "layers.0.cache.seen"),
     "growing list": (lambda m: first(m).cache.keys.append(torch.zeros(1)), "layers.0.cache.keys"),
     "nested": (lambda m: first(m).options["layers"].__setitem__(1, 3), "layers.0.options['layers'][1]"),
+    "own kind of list": (lambda m: first(m).history.__setitem__(2, 4), "layers.0.history[2]"),
     "new key": (lambda m: first(m).options.update(more=1), "layers.0.options"),
     "module": (lambda m: setattr(first(m), "linear", nn.Linear(4, 4)), "layers.0.linear"),
     "hook": (lambda m: first(m).register_forward_hook(lambda *_: None), "layers.0._forward_hooks"),

@@ -11,10 +11,13 @@ import functools
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
-from operator import getitem, is_
+from operator import getitem
 from typing import Any, TypeAlias
 
 import torch
+
+from kernelforge.native.watch import Watch, watch
+from kernelforge.settings import load_settings
 
 Place: TypeAlias = "tuple[Callable[[Any, Any], Any], Any, Any, str]"
 """How a value is read (`getitem` or `getattr`), from what, under which key, and the place's name for people."""
@@ -50,31 +53,18 @@ class PythonState:
         self._seen: dict[int, object] = {}
         self._walk(model)
         self._values = [read(holder, key) for read, holder, key, _ in self._places]
-        self._pointers = [_pointer(t) for _, t in self.tensors]
-        self._split()
+        self._bare = [tensor for _, tensor in self.tensors]
+        self._pointers = [_pointer(t) for t in self._bare]
+        self._settings = load_settings()
+        self._watch = self._watched()
 
-    def _split(self) -> None:
-        """The places as columns, so that `unchanged` runs through them without a line of Python for each."""
-        by_item = [i for i, place in enumerate(self._places) if place[0] is getitem]
-        by_name = [i for i, place in enumerate(self._places) if place[0] is not getitem]
-        self._items = [self._places[i][1] for i in by_item], [self._places[i][2] for i in by_item]
-        self._names = [self._places[i][1] for i in by_name], [self._places[i][2] for i in by_name]
-        self._item_values = [self._values[i] for i in by_item]
-        self._name_values = [self._values[i] for i in by_name]
-        self._holders, self._sizes = [s[0] for s in self._sized], [s[1] for s in self._sized]
-        self._bare = [t for _, t in self.tensors]
+    def _watched(self) -> Watch:
+        places = [(p[1], p[2], value) for p, value in zip(self._places, self._values, strict=True)]
+        return watch(places, [(container, size) for container, size, _ in self._sized], self._settings)
 
     def unchanged(self) -> bool:
         """Whether every place holds the very object that it held, and every tensor its memory."""
-        try:
-            return (
-                all(map(is_, map(getitem, *self._items), self._item_values))
-                and all(map(is_, map(getattr, *self._names), self._name_values))
-                and list(map(len, self._holders)) == self._sizes
-                and list(map(_pointer, self._bare)) == self._pointers
-            )
-        except (KeyError, IndexError, AttributeError, ValueError):
-            return False
+        return self._watch.unchanged() and list(map(_pointer, self._bare)) == self._pointers
 
     def change(self) -> str:
         """The name of the first place that says something else than before, or "".
@@ -98,7 +88,7 @@ class PythonState:
         for (name, tensor), pointer in zip(self.tensors, self._pointers, strict=True):
             if _pointer(tensor) != pointer:
                 return f"the memory of {name}"
-        self._split()
+        self._watch = self._watched()
         return ""
 
     def _walk(self, model: object) -> None:
