@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 
@@ -16,6 +17,24 @@ def test_whatever_is_packed_is_unpacked(size: int) -> None:
     files = {"first": b"x", "zeros": bytes(size), "text": b"0.0f, " * (size // 6), "noise": os.urandom(size // 100)}
     assert unpack(pack(files), first="first") == files
     assert pack(files) == pack(files)
+
+
+def test_without_compression_it_is_what_the_library_would_write() -> None:
+    files = {"first": b"x", "a/b.txt": b"text " * 1000, "empty": b""}
+    data = pack(files, compress=False)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.testzip() is None
+        assert {n: archive.read(n) for n in archive.namelist()} == files
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            info.create_system, info.external_attr = 3, 0o100644 << 16
+            archive.writestr(info, content)
+    assert buffer.getvalue() == data
+    assert unpack(data, first="first", plain_with="empty") == files
+    with pytest.raises(PackageError, match="is compressed"):
+        unpack(pack(files), first="first", plain_with="empty")
 
 
 def test_many_tables_of_zeros_are_packed() -> None:

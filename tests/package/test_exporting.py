@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +19,9 @@ from kernelforge.evaluate.types import Certified, MemoryPassed, Scored, Trial
 from kernelforge.generate.types import Candidate
 from kernelforge.library.folder import Library
 from kernelforge.library.types import Origin
+from kernelforge.mode_timing import ModeTimings
 from kernelforge.package.reader import read_package
-from kernelforge.package.types import Entry
+from kernelforge.package.types import Entry, Off, Use
 from kernelforge.report.grid import grid_text
 from kernelforge.report.rows import dispatch_of, least_elements_of
 from kernelforge.report.tables import export_grids, package_grids
@@ -37,11 +38,15 @@ NO_LIBRARY = load_settings({"KFORGE_LIBRARY": "0"})
 
 @dataclass(frozen=True)
 class Timing:
+    """What a timing in one mode says; and in the others. narrowed: of the same kernel, for larger sizes only."""
+
     interval: Interval = WINS
     least: int | None = None
     narrowed: Interval = WINS
     wrong: str = ""
     busy: bool = False
+    others: Mapping[str, Interval] = field(default_factory=dict)
+    untimed: Mapping[str, str] = field(default_factory=dict)
 
     def wins_from(self, _variant: Variant, _threshold: float) -> int | None:
         return self.least
@@ -49,6 +54,11 @@ class Timing:
     def to_json(self) -> dict[str, Any]:
         i = self.interval
         return {"speedup": {"median": i.median, "low": i.low, "high": i.high}}
+
+
+def in_modes(timing: Timing) -> ModeTimings:
+    others = {mode: Timing(interval) for mode, interval in timing.others.items()}
+    return ModeTimings(timed=cast(Any, {"eager": timing, **others}), untimed=timing.untimed)
 
 
 @dataclass(frozen=True)
@@ -113,12 +123,12 @@ def run_export(
             record = replace(relu.record, variant=replace(relu.record.variant, operator=operator))
             choices += (replace(relu, record=record, node=None, reason="not tried"),)
 
-        def time_all(_package: Path, records: Sequence[VariantRecord], *_: object, **__: object) -> list[Timing]:
+        def time_all(_package: Path, records: Sequence[VariantRecord], *_: object, **__: object) -> list[ModeTimings]:
             found = [(timings[r.variant.operator], bool(r.variant.min_elements)) for r in records]
-            return [Timing(t.narrowed) if narrowed else t for t, narrowed in found]
+            return [in_modes(replace(t, interval=t.narrowed) if narrowed else t) for t, narrowed in found]
 
         monkeypatch.setattr(exporting, "choose_winners", lambda project, picks: choices)
-        monkeypatch.setattr(exporting, "time_through_dispatch", time_all)
+        monkeypatch.setattr(exporting, "time_in_modes", time_all)
         said: list[str] = []
         workshop = Workshop(
             settings=settings, backend=cast(Any, FakeBackend(scored)), judge=cast(Any, FakeJudge(scored))
@@ -223,3 +233,72 @@ def test_a_library_that_cannot_be_written_ends_no_export(
     exported, _ = run_export({"exp": Timing()}, load_settings({"KFORGE_LIBRARY_DIR": str(tmp_path / "library")}))
     assert exported.report.entries == 1
     assert "was not kept in the library" in caplog.text
+
+
+Exports = Callable[..., tuple[exporting.Exported, list[str]]]
+GRAPHED = Interval(median=1.6, low=1.5, high=1.7)
+
+
+def test_each_mode_is_decided_for_itself(run_export: Exports, tmp_path: Path) -> None:
+    run_export({"relu": Timing(others={"graphed": EVEN}, untimed={"compiled": "does not compile: no compiler"})})
+    (entry,) = read_package(tmp_path / "out.cast").entries
+    assert entry.decisions == {
+        "eager": Use(),
+        "graphed": Off(reason="in a CUDA graph not faster beyond noise: 1.00x [0.99, 1.01]"),
+        "compiled": Off(reason="does not compile: no compiler"),
+    }
+    assert entry.measured("eager")["speedup"] == {"median": 3.0, "low": 2.9, "high": 3.1}
+    assert entry.measured("graphed")["speedup"] == {"median": 1.0, "low": 0.99, "high": 1.01}
+    assert entry.measured("compiled") == {}
+
+
+def test_what_wins_in_graphs_alone_is_exported_and_told_as_such(run_export: Exports, tmp_path: Path) -> None:
+    exported, _ = run_export({"relu": Timing(EVEN, others={"graphed": GRAPHED})})
+    (entry,) = read_package(tmp_path / "out.cast").entries
+    assert [m for m, d in entry.decisions.items() if isinstance(d, Use)] == ["graphed"]
+    assert (exported.report.entries, exported.report.skipped) == (1, ())
+    (used,) = exported.report.used
+    assert (used.dispatch, dict(used.modes)) == (GRAPHED, {"graphed": GRAPHED})
+    decision = exported.decisions[entry.variant.id]
+    assert decision == "use: only in CUDA graphs, there 1.60x [1.50, 1.70]"
+    assert dispatch_of(decision) is None, "that would be taken for eager's"
+    assert "only in CUDA graphs" in grid_text(export_grids(exported.report)[1])
+
+
+def test_what_wins_nowhere_says_so_for_each_mode(run_export: Exports, tmp_path: Path) -> None:
+    exported, _ = run_export({"relu": Timing(EVEN, others={"graphed": EVEN})})
+    ((_, reason),) = exported.report.skipped
+    assert reason == (
+        "through dispatch not faster beyond noise: 1.00x [0.99, 1.01]; "
+        "in a CUDA graph not faster beyond noise: 1.00x [0.99, 1.01]"
+    )
+    assert dispatch_of(exported.decisions[read_package(tmp_path / "out.cast").entries[0].variant.id]) == EVEN
+    assert exported.report.entries == 0
+
+
+def test_a_kernel_for_all_sizes_in_graphs_ships_beside_one_for_large_sizes_in_eager(
+    run_export: Exports, tmp_path: Path
+) -> None:
+    exported, _ = run_export({"relu": Timing(EVEN, least=16, others={"graphed": GRAPHED})})
+    entries = {e.variant.min_elements: e for e in read_package(tmp_path / "out.cast").entries}
+    on = {least: [m for m, d in e.decisions.items() if isinstance(d, Use)] for least, e in entries.items()}
+    assert on == {0: ["graphed"], 16: ["eager", "graphed"]}
+    decision = exported.decisions[entries[0].variant.id]
+    assert (least_elements_of(decision), dispatch_of(decision)) == (16, WINS), "eager mode counts before graphs"
+
+
+def test_if_only_graphs_are_left_the_narrowed_kernel_takes_nothing_back(run_export: Exports, tmp_path: Path) -> None:
+    exported, _ = run_export({"relu": Timing(EVEN, least=16, narrowed=EVEN, others={"graphed": GRAPHED})})
+    entries = {e.variant.min_elements: e for e in read_package(tmp_path / "out.cast").entries}
+    assert exported.report.skipped == ()
+    decision = exported.decisions[entries[0].variant.id]
+    assert decision.startswith("use: only in CUDA graphs") and least_elements_of(decision) == 0
+    assert isinstance(entries[16].decision("eager"), Off)
+
+
+def test_one_wrong_mode_is_off_and_the_others_stand(run_export: Exports, tmp_path: Path) -> None:
+    wrong = ModeTimings(timed=cast(Any, {"eager": Timing(), "graphed": Timing(wrong="in a CUDA graph: 7, not 8")}),
+                        untimed={})  # fmt: skip
+    assert wrong.decisions()["eager"] == Use()
+    assert wrong.decisions()["graphed"] == Off(reason="wrong: in a CUDA graph: 7, not 8")
+    assert (wrong.wrong, list(wrong.to_json())) == ("", ["eager"])

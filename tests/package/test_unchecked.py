@@ -14,14 +14,15 @@ from kernelforge import exporting
 from kernelforge.benchmark.types import Interval, Measurement
 from kernelforge.build.types import Artifact
 from kernelforge.cards.types import SizePoint, VariantRecord
-from kernelforge.digest import digest_bytes
 from kernelforge.errors import PackageError
 from kernelforge.evaluate.types import Certified, MemoryPassed, MemoryUnavailable, Scored, Trial
 from kernelforge.generate.types import Candidate
+from kernelforge.mode_timing import ModeTimings
 from kernelforge.package.archive import pack, unpack
-from kernelforge.package.layout import CHECKSUMS, HEADER, MANIFEST, checksums
+from kernelforge.package.layout import HEADER, MANIFEST, SEALS, seal
 from kernelforge.package.reader import read_package
 from kernelforge.package.serial import accepted_from_json, make_entry
+from kernelforge.package.signing import Signer
 from kernelforge.package.types import Entry, Header, Use
 from kernelforge.package.writer import write_package
 from kernelforge.search.types import Node, node_of
@@ -67,28 +68,31 @@ def test_entry_and_header_say_it(
 
 
 def edited_header(written: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The package with another header, signed by somebody who knows the format."""
     files = unpack(written.read_bytes(), first=HEADER)
     head = json.loads(files[HEADER])
     change(head)
-    files[HEADER] = json.dumps(head).encode()
-    manifest = json.loads(files[MANIFEST])
-    manifest["files"][HEADER] = {"size": len(files[HEADER]), "sha256": digest_bytes(files[HEADER])}
-    files[MANIFEST] = json.dumps(manifest).encode()
+    inner = {name: data for name, data in files.items() if name not in SEALS}
+    records = json.loads(files[MANIFEST])["entries"]
+    sealed = seal({**inner, HEADER: json.dumps(head).encode()}, records, signer=Signer.of(bytes(32)))
     path = written.with_name("edited.cast")
-    path.write_bytes(pack({**files, CHECKSUMS: checksums(files)}))
+    path.write_bytes(pack(sealed, compress=False))
     return path
-
-
-def test_a_package_from_before_there_was_a_check_loads(written: Path) -> None:
-    package = read_package(edited_header(written, lambda head: head.pop("unchecked")))
-    assert package.header.unchecked == () and len(package.entries) == 2
-    assert all(entry.memory == {} for entry in package.entries)
 
 
 @pytest.mark.parametrize("value", ["relu", [1], None])
 def test_a_header_with_no_list_of_labels_is_refused(written: Path, value: object) -> None:
     with pytest.raises(PackageError, match="unchecked"):
         read_package(edited_header(written, lambda head: head.update(unchecked=value)))
+
+
+def test_a_header_that_hides_an_unchecked_kernel_is_refused(
+    tmp_path: Path, header: Header, entry_of: Callable[[str], Entry], scored: Scored
+) -> None:
+    path = tmp_path / "a.cast"
+    write_package(path, [entry_with(entry_of("relu"), scored, NO_TOOL)], header=header)
+    with pytest.raises(PackageError, match="'unchecked' names others"):
+        read_package(edited_header(path, lambda head: head.update(unchecked=[])))
 
 
 @dataclass
@@ -165,9 +169,8 @@ def run_export(
 
     choice = Choice(record=record, node=node(1), reason="fastest", runners_up=(node(2), node(3)))
     monkeypatch.setattr(exporting, "choose_winners", lambda project, picks: (choice,))
-    monkeypatch.setattr(
-        exporting, "time_through_dispatch", lambda package, records, *_, **__: [Timing()] * len(records)
-    )
+    timings = ModeTimings(timed={"eager": cast(Any, Timing())}, untimed={})
+    monkeypatch.setattr(exporting, "time_in_modes", lambda package, records, *_, **__: [timings] * len(records))
 
     def run(
         *memory: MemoryPassed | MemoryUnavailable, allow_unchecked: bool = False,

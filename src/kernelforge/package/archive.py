@@ -24,16 +24,24 @@ MAX_RATIO = 250  # text and machine code stay far below; a bomb, and a table of 
 _RATIO_FREE_BYTES = 1 << 20
 _TOTAL_FREE_BYTES = 64 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_EPOCH_DOS = (0, 33)  # the same as time and date of a ZIP: midnight, the first of January 1980
 _LOCAL = struct.Struct("<4s5H3I2H")
-_END_BYTES = 22
+_CENTRAL = struct.Struct("<4s4B4H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_VERSION, _UNIX, _PLAIN_FILE = 20, 3, (stat.S_IFREG | 0o644) << 16
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
 
 
-def pack(files: Mapping[str, bytes]) -> bytes:
+def pack(files: Mapping[str, bytes], *, compress: bool = True) -> bytes:
     """A ZIP of the files in the given order, with fixed dates and modes.
 
     What would shrink so far that it looks like a bomb is not compressed: `unpack` reads whatever is packed here.
+
+    Args:
+        compress: False stores everything as it is, so that the bytes depend on no version of zlib.
     """
+    if not compress:
+        return _pack_plain(files)
     data, infos = _pack(files, plain=())
     dense = {i.filename for i in infos if i.file_size > MAX_RATIO * max(i.compress_size, 1)}
     return _pack(files, plain=dense)[0] if dense else data
@@ -44,20 +52,42 @@ def _pack(files: Mapping[str, bytes], *, plain: Collection[str]) -> tuple[bytes,
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, data in files.items():
             info = zipfile.ZipInfo(name, date_time=_EPOCH)
-            info.create_system = 3
-            info.external_attr = (stat.S_IFREG | 0o644) << 16
+            info.create_system = _UNIX
+            info.external_attr = _PLAIN_FILE
             info.compress_type = zipfile.ZIP_DEFLATED if len(data) > 256 and name not in plain else zipfile.ZIP_STORED
             archive.writestr(info, data)
         infos = archive.infolist()
     return buffer.getvalue(), infos
 
 
-def unpack(data: bytes, *, first: str, expected: Callable[[str], bool] | None = None) -> dict[str, bytes]:
+def _pack_plain(files: Mapping[str, bytes]) -> bytes:
+    """Written out here, for its bytes must not depend on the version of a library."""
+    parts, directory, position = [], [], 0
+    for name, data in files.items():
+        text, crc = name.encode(), zlib.crc32(data)
+        common = (0, 0, *_EPOCH_DOS, crc, len(data), len(data), len(text), 0)
+        local = _LOCAL.pack(b"PK\x03\x04", _VERSION, *common)
+        directory += [
+            _CENTRAL.pack(b"PK\x01\x02", _VERSION, _UNIX, _VERSION, 0, *common, 0, 0, 0, _PLAIN_FILE, position),
+            text,
+        ]
+        parts += [local, text, data]
+        position += len(local) + len(text) + len(data)
+    central = b"".join(directory)
+    end = _END.pack(b"PK\x05\x06", 0, 0, len(files), len(files), len(central), position, 0)
+    return b"".join([*parts, central, end])
+
+
+def unpack(
+    data: bytes, *, first: str, expected: Callable[[str], bool] | None = None, plain_with: str = ""
+) -> dict[str, bytes]:
     """All entries of a ZIP, in order.
 
     Args:
         data: the whole file. first: the name that the first entry must have.
         expected: whether a name may be there; nothing is decompressed if one may not. By default every one may.
+        plain_with: where there is an entry of this name, the file must be what `pack(..., compress=False)` writes, to
+            the byte; nothing is decompressed then.
 
     Raises:
         PackageError: not a ZIP, truncated, or anything but what `pack` writes; names the entry.
@@ -71,7 +101,13 @@ def unpack(data: bytes, *, first: str, expected: Callable[[str], bool] | None = 
             _check_names(infos, expected)
             _check_sizes(infos, len(data))
             _check_layout(data, archive, infos)
-            return {info.filename: _read(archive, info) for info in infos}
+            plain = plain_with in {info.filename for info in infos}
+            if plain:
+                _check_plain(infos)
+            files = {info.filename: _read(archive, info) for info in infos}
+        if plain and pack(files, compress=False) != data:
+            raise PackageError("the container differs from the one way in which it may be written")
+        return files
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as error:
         raise PackageError(f"not a ZIP file, or a truncated or damaged one: {error}") from error
 
@@ -148,9 +184,15 @@ def _check_layout(data: bytes, archive: zipfile.ZipFile, infos: list[zipfile.Zip
         position = start + name_bytes + packed
     if position != archive.start_dir or archive.comment:
         raise PackageError("there are bytes that belong to no entry")
-    directory_bytes = sum(46 + len(info.filename.encode()) for info in infos)
-    if position + directory_bytes + _END_BYTES != len(data):
+    directory_bytes = sum(_CENTRAL.size + len(info.filename.encode()) for info in infos)
+    if position + directory_bytes + _END.size != len(data):
         raise PackageError("there are bytes before or after the central directory")
+
+
+def _check_plain(infos: list[zipfile.ZipInfo]) -> None:
+    for info in infos:
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise PackageError(f"entry {info.filename!r} is compressed")
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

@@ -6,18 +6,21 @@ For the writing side and for whoever shows a package; the reading side needs non
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 
 from kernelforge.audit.types import AuditKind, AuditLabel
 from kernelforge.benchmark.types import Interval, Measurement, PointTiming
 from kernelforge.build.abi import prelude
 from kernelforge.build.glue import refusal_terms
+from kernelforge.build.types import Artifact
 from kernelforge.cards.types import Variant
 from kernelforge.digest import Json, decode_float, digest_bytes, encode_float
 from kernelforge.errors import PackageError
 from kernelforge.evaluate.types import Certified, MemoryPassed, MemoryUnavailable, Scored
 from kernelforge.generate.types import Candidate
-from kernelforge.package.types import Binary, Decision, Entry, JsonObject
+from kernelforge.package.types import Binary, Decision, Entry, JsonObject, Tools
 from kernelforge.verify.types import Accepted, ErrorStatistics
 
 
@@ -52,11 +55,21 @@ def make_entry(
         )
     return Entry(
         variant=variant, source=candidate.source, prelude=prelude(variant, candidate.backend),
-        binary=Binary(data=data, digest=artifact.digest, backend=artifact.backend, target=artifact.target,
-                      refusals=refusal_terms(variant)),
+        binaries=(Binary(data=data, digest=artifact.digest, backend=artifact.backend, target=artifact.target,
+                         refusals=refusal_terms(variant), tools=_tools(artifact)),),
         verdict=accepted_to_json(scored.verdict), measurement=measurement_to_json(scored.measurement),
         audit=audit_to_json(scored.audit), decisions=decisions, provenance=_provenance(candidate, scored, node),
         share=share,
+    )  # fmt: skip
+
+
+def _tools(artifact: Artifact) -> Tools:
+    # The binary was verified on this machine, so it runs with its C library, wherever it was built.
+    name = "CS_GNU_LIBC_VERSION"
+    glibc = (os.confstr(name) or "") if name in os.confstr_names else ""
+    return Tools(
+        compiler=artifact.compiler, flags=artifact.flags, tvm_ffi=version("apache-tvm-ffi"),
+        glibc=glibc.removeprefix("glibc "),
     )  # fmt: skip
 
 
@@ -77,6 +90,7 @@ def accepted_to_json(verdict: Accepted) -> JsonObject:
     memory = {"memory": _memory_to_json(verdict.memory)} if isinstance(verdict, Certified) else {}
     return {
         "verdict": "accepted", "cases": verdict.cases, "bitwise": verdict.bitwise,
+        "repeatable": verdict.repeatable,
         "worst": {"max_abs": encode_float(worst.max_abs), "rms": encode_float(worst.rms),
                   "eager_max_abs": encode_float(worst.eager_max_abs), "eager_rms": encode_float(worst.eager_rms)},
         **memory,
@@ -97,7 +111,10 @@ def accepted_from_json(data: JsonObject) -> Accepted:
             max_abs=decode_float(worst["max_abs"]), rms=decode_float(worst["rms"]),
             eager_max_abs=decode_float(worst["eager_max_abs"]), eager_rms=decode_float(worst["eager_rms"]),
         )  # fmt: skip
-        return Accepted(cases=_int(data["cases"]), worst=statistics, bitwise=bool(data["bitwise"]))
+        return Accepted(
+            cases=_int(data["cases"]), worst=statistics, bitwise=bool(data["bitwise"]),
+            repeatable=bool(data.get("repeatable", False)),
+        )  # fmt: skip
     except (KeyError, ValueError, TypeError) as error:
         raise PackageError(f"a verdict is damaged: {error!r}") from error
 

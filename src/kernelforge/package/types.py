@@ -1,4 +1,4 @@
-"""What a `.cast` package holds. Owns `Package`, `Header`, `Entry`, `Binary` and the decision per dispatch mode.
+"""What a `.cast` package holds. Owns `Package`, `Header`, `Entry`, `Binary`, `Tools` and the decisions per mode.
 
 Verdict, measurement and audit label are plain JSON here, so that reading a package needs none of the stages that made
 them; `package.serial` turns them into their own types and back.
@@ -15,7 +15,13 @@ from kernelforge.cards.types import Variant
 from kernelforge.digest import Json
 
 FORMAT = "kernelforge.cast"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+UNSIGNED_VERSION = 1
+"""The version of packages from before there were signatures; they are still read."""
+
+ABI, ABI_VERSION = "kforge-c", 1
+"""How a kernel's binary is called; see docs/abi.md."""
+
 MODES = ("eager", "graphed", "compiled")
 
 JsonObject: TypeAlias = "Mapping[str, Json]"
@@ -44,6 +50,8 @@ class Header:
         name: the model's name. device: "cpu" or "cuda".
         torch: torch version under which it was judged, for example "2.13.0"; entries are off under another minor.
         device_name: name of the GPU on which it was judged, "" for the CPU; entries are off on another GPU.
+        driver: version of the GPU's driver there, "580.65.06", or "" if it is not known; entries are off under another
+            branch of it (the first number).
         unchecked: labels of the variants whose kernels' memory could not be checked; the writer fills it in.
         created_by: name and version of the writer.
     """
@@ -53,18 +61,36 @@ class Header:
     torch: str
     created_by: str
     device_name: str = ""
+    driver: str = ""
     unchecked: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What a binary was made with, each "" where it is not known.
+
+    Attributes:
+        compiler: its version line. flags: all flags, in order.
+        tvm_ffi: version of apache-tvm-ffi, whose C header is in the binary.
+        glibc: of the machine on which the binary was packed.
+    """
+
+    compiler: str = ""
+    flags: tuple[str, ...] = ()
+    tvm_ffi: str = ""
+    glibc: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:
-    """The shared object that was verified and timed.
+    """A shared object that was verified and timed.
 
     Attributes:
         data: its bytes. digest: their hex sha256. backend: "cpp" or "cuda".
         target: what a machine needs to run it: "sm_90", "x86-64-v3" ...
         refusals: what the guard in the binary means by the return codes 1, 2, ...
+        abi, abi_version: how it is called.
     """
 
     data: bytes = field(repr=False)
@@ -72,6 +98,14 @@ class Binary:
     backend: str
     target: str
     refusals: tuple[str, ...]
+    abi: str = ABI
+    abi_version: int = ABI_VERSION
+    tools: Tools = field(default_factory=Tools)
+
+    @property
+    def callable(self) -> bool:
+        """Whether this version knows how it is called."""
+        return (self.abi, self.abi_version) == (ABI, ABI_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +114,9 @@ class Entry:
 
     Attributes:
         source: the generator's file. prelude: the generated head that stood before it.
-        verdict, measurement, audit: as `package.serial` writes them.
+        binaries: of this source, at least one, each for another target; the first is the one that was timed.
+        verdict, measurement, audit: as `package.serial` writes them. What was measured in a mode of dispatch is in
+            `measurement["modes"]`, by the mode's name.
         decisions: one for each of `MODES`.
         provenance: origin of the source (generator, candidate, schedule ...) and of the binary (compiler, flags).
         share: runtime share of the variant in the captured model, in [0, 1].
@@ -89,13 +125,26 @@ class Entry:
     variant: Variant
     source: str
     prelude: str
-    binary: Binary
+    binaries: tuple[Binary, ...]
     verdict: JsonObject
     measurement: JsonObject
     audit: JsonObject
     decisions: Mapping[str, Decision]
     provenance: JsonObject
     share: float = 0.0
+
+    @property
+    def binary(self) -> Binary:
+        """The first of the binaries."""
+        return self.binaries[0]
+
+    def measured(self, mode: str) -> JsonObject:
+        """What was measured in a mode of dispatch; empty if nothing was."""
+        modes = self.measurement.get("modes")
+        found = modes.get(mode) if isinstance(modes, Mapping) else None
+        if found is None and mode == "eager":
+            found = self.measurement.get("dispatch")  # where it was when eager was the only mode
+        return found if isinstance(found, Mapping) else {}
 
     def decision(self, mode: str) -> Decision:
         """The decision for a mode; a mode that the package does not mention is off."""
@@ -120,9 +169,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A verified package in memory; `digest` is the sha256 of the whole file."""
+    """A package in memory, whose every byte is accounted for. Whether to trust it is another question: `package.trust`.
+
+    Attributes:
+        digest: hex sha256 of the whole file.
+        signer: public key of whoever signed it, hex; the signature is valid. "" for a package without one.
+    """
 
     header: Header
     entries: tuple[Entry, ...]
     path: Path
     digest: str
+    signer: str = ""
