@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,3 +100,13 @@ def test_the_report_says_over_how_many_runs_the_times_are_medians(tmp_path: Path
     assert report.repeats > 1
     times = next(r for r in capture_grid(report).records if r.cells[0].text == "times")
     assert times.cells[1].text == f"medians of {report.repeats} runs"
+
+
+def test_a_model_is_where_it_computes_and_not_where_its_weights_wait() -> None:
+    inner, outer = torch.nn.Linear(3, 5, device="meta"), torch.nn.Sequential()
+    outer.append(inner)
+    assert capturing.device_of(outer, (torch.ones(1, 3),)) == "cpu", "as its inputs"
+    vars(inner)["_hf_hook"] = hook = SimpleNamespace(execution_device=0)
+    assert capturing.device_of(outer, (torch.ones(1, 3),)) == "cuda"
+    hook.execution_device = "cpu"
+    assert capturing.device_of(outer, ()) == "cpu"

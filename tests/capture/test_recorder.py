@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.testing._internal.two_tensor import TwoTensor
 
 from kernelforge.capture import recorder
 from kernelforge.capture.fastpaths import UNREACHABLE
@@ -493,3 +494,18 @@ def test_a_hundred_sizes_do_not_keep_a_hundred_examples(tmp_path: Path) -> None:
     recording = record(model, example_store=ExampleStore(tmp_path))
     kept = [c for c in recording.calls if c.call.operator == "relu" and c.example]
     assert 4 <= len(kept) <= 10
+
+
+def test_a_tensor_of_a_subclass_is_no_operators_input_and_the_reason_names_it(tmp_path: Path) -> None:
+    x = torch.ones(3, 5)
+    pair = TwoTensor(x, x)  # type: ignore[no-untyped-call]
+
+    def model() -> None:
+        for _ in range(3):
+            torch.relu(pair)
+            torch.relu(x)
+
+    recording = record(model, example_store=ExampleStore(tmp_path))
+    assert only(recording, "relu").calls == 3
+    (left,) = [u for u in recording.uncovered if u.name == "relu"]
+    assert left.calls == 3 and "TwoTensor" in left.reason

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from kernelforge.capture.recorder import record
 from kernelforge.capture.types import DimRef, ScalarRef
 from kernelforge.cards.bind import to_bound
-from kernelforge.cards.distill import NO_RULE, distill
+from kernelforge.cards.distill import COUNTS, NO_RULE, distill
 from kernelforge.cards.types import Extent, VariantRecord
 from kernelforge.operators import get_operator
 
@@ -200,6 +200,39 @@ def test_ranges_reach_beyond_what_was_seen() -> None:
     (dim,) = record_.variant.dims
     assert (dim.low, dim.high, dim.multiple_of) == (1, 8, 1)
     assert record_.variant.admits_dims({dim.name: 7})
+
+
+def test_short_texts_of_many_lengths_leave_room_for_long_ones() -> None:
+    (record_,) = variants(sizes(*((1, 4, 1, n) for n in (17, 24, 30, 41)))(lambda x: x.softmax(-1)), "softmax")
+    assert record_.variant.admits_dims({record_.variant.dims[0].name: 4128})
+    # Two sizes may be batches: kernels for them stay as narrow as they are.
+    (record_,) = variants(sizes((17, 3), (24, 3))(torch.relu), "relu")
+    assert record_.variant.dims[0].high == 128
+
+
+def number_beside(count: int, x: torch.Tensor) -> Callable[[], None]:
+    """Adds each of so many numbers once, and each again."""
+
+    def model() -> None:
+        for number in (*range(count), *range(count)):
+            x.add(number)
+
+    return model
+
+
+def test_a_number_that_counts_the_calls_is_recorded_whole_and_not_forged() -> None:
+    (record_,) = variants(number_beside(6, torch.arange(5)), "add")
+    assert (record_.forgeable, record_.calls) == (COUNTS, 12)
+
+
+def test_a_few_numbers_beside_integers_are_variants_of_their_own() -> None:
+    found = variants(number_beside(3, torch.arange(5)), "add")
+    assert [(v.variant.argument("other"), v.forgeable, v.calls) for v in found] == [(0, "", 2), (1, "", 2), (2, "", 2)]
+
+
+def test_numbers_beside_floats_are_one_variant_whatever_their_count() -> None:
+    (record_,) = variants(number_beside(6, torch.ones(5)), "add")
+    assert (record_.forgeable, len(record_.points)) == ("", 6)
 
 
 def test_a_common_factor_of_many_sizes_is_a_rule() -> None:

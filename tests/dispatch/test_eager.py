@@ -62,7 +62,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "alignment": lambda x: torch.softmax(torch.cat([x.new_zeros(1), x.flatten()])[1:].view(4, 8), 1),
     "layout": lambda x: torch.softmax(torch._neg_view(-x), 1),
     "grad": lambda x: torch.softmax(x.clone().requires_grad_(), 1),
-    "argument type": lambda x: torch.softmax(x.as_subclass(Subclass), 1),
+    "subclass Subclass": lambda x: torch.softmax(x.as_subclass(Subclass), 1),
 }
 
 

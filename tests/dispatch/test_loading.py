@@ -110,7 +110,7 @@ def test_a_binary_that_does_not_load_is_off(
 
     entry = entries["softmax"]
     data = b"no shared object"
-    broken = replace(entry, binary=replace(entry.binary, data=data, digest=digest_bytes(data)))
+    broken = replace(entry, binaries=(replace(entry.binary, data=data, digest=digest_bytes(data)),))
     package = load(write(broken, "add"), settings=settings)
     assert [s.startswith("does not load") for s in states(package)] == [False, True]
     with package.dispatch():
@@ -132,7 +132,7 @@ def test_a_binary_changed_in_the_cache_is_replaced(write: Callable[..., Path], s
 def entry_for(entries: Mapping[str, Entry], *, target: str, device: str = "cpu", capability: str = "") -> Entry:
     entry = entries["softmax"]
     variant: Variant = replace(entry.variant, device=device, capability=capability)
-    return replace(entry, variant=variant, binary=replace(entry.binary, target=target))
+    return replace(entry, variant=variant, binaries=(replace(entry.binary, target=target),))
 
 
 def test_what_a_machine_can_run(entries: Mapping[str, Entry]) -> None:

@@ -102,6 +102,19 @@ def describe_call(operator_name: str, canonical: Mapping[str, object]) -> tuple[
     return arguments, tensors
 
 
+def require_plain(operator_name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Refuse tensors that are not torch's own: what the memory of a subclass holds is the subclass's business.
+
+    Raises:
+        TypeError: names the class (DTensor, say).
+    """
+    import torch
+
+    for tensor in tensors:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise TypeError(f"{operator_name}: an argument is a {type(tensor).__name__}, a subclass of torch.Tensor")
+
+
 def memory_aliases(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     """Pairs (i, j), i < j, of tensors whose memory ranges overlap."""
     if len(tensors) < 2:

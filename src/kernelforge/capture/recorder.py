@@ -23,7 +23,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from kernelforge.capture.collector import ExampleCollector, ExampleSink
-from kernelforge.capture.facts import autocast_dtype, capability_of, describe_call, memory_aliases, tensor_spec
+from kernelforge.capture.facts import (
+    autocast_dtype,
+    capability_of,
+    describe_call,
+    memory_aliases,
+    require_plain,
+    tensor_spec,
+)
 from kernelforge.capture.fastpaths import (
     UNREACHABLE,
     WATCHED_MODULES,
@@ -33,6 +40,7 @@ from kernelforge.capture.fastpaths import (
     plain_run,
 )  # fmt: skip
 from kernelforge.capture.outputs import changed_inputs, describe_outputs, input_versions, unforgeable_reason
+from kernelforge.capture.precision import flags_of, precision_of
 from kernelforge.capture.signatures import group_key, is_metadata, signature
 from kernelforge.capture.slots import Slot
 from kernelforge.capture.threads import watch_threads
@@ -41,6 +49,7 @@ from kernelforge.errors import ModelError
 from kernelforge.native.extension import extension
 from kernelforge.operators import Entry, Operator, Unsupported
 from kernelforge.operators._entries import canonical_call, entry_table
+from kernelforge.operators.types import DTYPE_BYTES
 from kernelforge.settings import load_settings
 
 _NONE: dict[str, Any] = {}
@@ -69,6 +78,9 @@ class _Recorder(TorchFunctionMode):
         self.by_call: dict[object, Slot] = {}
         self.unknown: dict[object, Any] = {}  # a slot, or None for what is no work
         self.mutating: set[object] = set()
+        # Flags that products and convolutions follow; the ledger cannot see them, and others need not look.
+        self.flags = {o.name: flags_of(o, device, DTYPE_BYTES) for o, _ in self.table.values()}
+        self.at_first = {name: self._flags(name) for name in self.flags}
         self.number = 0
         self.current = ""
         self.own_seconds = 0.0
@@ -84,17 +96,18 @@ class _Recorder(TorchFunctionMode):
         kwargs = kwargs or _NONE
         found = self.table.get(func)
         if found is not None and self.ledger is not None and not self.modules.stack:
-            self.current = found[0].name
-            result = self.ledger.attempt(func, args, kwargs)
-            if result is not self.not_known:
-                return result
+            self.current = name = found[0].name
+            if not self.flags[name] or self._as_at_first(name):
+                result = self.ledger.attempt(func, args, kwargs)
+                if result is not self.not_known:
+                    return result
         if found is None and self.unknown.get(func, self) is None:
             return func(*args, **kwargs)  # a question about a tensor
         entered, spent = perf_counter(), self.host_seconds
         if found is None:
             result = self._unknown(func, args, kwargs)
         else:
-            key = signature(func, args, kwargs, self._state(), func in self.mutating)
+            key = signature(func, args, kwargs, self._state(found[0]), func in self.mutating)
             slot = None if key is None else self.by_signature.get(key)
             if slot is None:
                 result = self._first(found, key, func, args, kwargs)
@@ -103,9 +116,19 @@ class _Recorder(TorchFunctionMode):
         self.own_seconds += perf_counter() - entered - (self.host_seconds - spent)
         return result
 
-    def _state(self) -> tuple[object, ...]:
+    def _state(self, operator: Operator) -> tuple[object, ...]:
         cast = torch.get_autocast_dtype(self.device) if torch.is_autocast_enabled(self.device) else None
-        return torch.is_grad_enabled(), cast
+        return torch.is_grad_enabled(), cast, *self._flags(operator.name)
+
+    def _flags(self, name: str) -> tuple[object, ...]:
+        """The present values of the flags that an operator follows."""
+        return tuple([flag.value() for flag in self.flags[name]])
+
+    def _as_at_first(self, name: str) -> bool:
+        entered = perf_counter()
+        same = self._flags(name) == self.at_first[name]
+        self.own_seconds += perf_counter() - entered
+        return same
 
     def _unknown(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if func not in self.unknown:
@@ -149,6 +172,7 @@ class _Recorder(TorchFunctionMode):
             return self._unsupported(key, Slot(operator.name, canonical.reason), func, args, kwargs)
         try:
             arguments, tensors = describe_call(operator.name, canonical)
+            require_plain(operator.name, tensors)
         except TypeError as error:
             return self._unsupported(key, Slot(operator.name, str(error)), func, args, kwargs)
         specs = tuple(map(tensor_spec, tensors))
@@ -163,10 +187,12 @@ class _Recorder(TorchFunctionMode):
         if mutates:
             self.mutating.add(func)
         outputs = describe_outputs(result, tensors, mutates)
+        cast = autocast_dtype(specs[0].device)
         slot.call = OperatorCall(
             operator=operator.name, arguments=arguments, tensors=specs, outputs=outputs.specs,
             output_kind=outputs.kind, mutates=mutates, aliases=aliases, output_aliases=outputs.aliases,
-            autocast=autocast_dtype(specs[0].device), grad_enabled=torch.is_grad_enabled(), device=specs[0].device,
+            autocast=cast, precision=precision_of(operator, specs[0].device, {cast, *(s.dtype for s in specs)}),
+            grad_enabled=torch.is_grad_enabled(), device=specs[0].device,
             capability=capability_of(specs[0].device, tensors[0].device.index or 0),
         )  # fmt: skip
         slot.reason = unforgeable_reason(operator, slot.call)
@@ -181,7 +207,9 @@ class _Recorder(TorchFunctionMode):
 
     def _teach(self, slot: Slot, key: object, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Leave further calls of a signature to the compiled ledger."""
-        if self.ledger is not None and key is not None and func not in self.mutating:
+        if self.ledger is None or key is None or func in self.mutating:
+            return
+        if self._flags(slot.name) == self.at_first[slot.name]:
             slot.tally = slot.tally or self.native.Tally()
             self.ledger.remember(func, args, kwargs, slot.tally)
 

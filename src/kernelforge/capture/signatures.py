@@ -60,7 +60,7 @@ def _part(value: Any, tensors: list[torch.Tensor], addresses: list[int]) -> obje
     kind = value.__class__
     if kind in _PLAIN:
         return kind, value
-    if isinstance(value, torch.Tensor):
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
         address = value.data_ptr()
         tensors.append(value)
         addresses.append(address)

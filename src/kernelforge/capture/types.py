@@ -180,6 +180,7 @@ class OperatorCall:
         output_aliases: for each output the input index whose storage it shares, or -1.
         autocast: dtype of autocast if on for the device type, else "".
         grad_enabled: grad mode at the call.
+        precision: the flags that the operator follows and that were not at torch's defaults (see `capture.precision`).
         device: device type; capability: "sm_90", or "" on the CPU.
     """
 
@@ -193,6 +194,7 @@ class OperatorCall:
     output_aliases: tuple[int, ...] = ()
     autocast: str = ""
     grad_enabled: bool = False
+    precision: tuple[str, ...] = ()
     device: str = "cpu"
     capability: str = ""
 
@@ -207,6 +209,8 @@ class OperatorCall:
             "output_kind": self.output_kind, "mutates": list(self.mutates), "aliases": [list(p) for p in self.aliases],
             "output_aliases": list(self.output_aliases), "autocast": self.autocast,
             "grad_enabled": self.grad_enabled, "device": self.device, "capability": self.capability,
+            # Said only where it is not as always, so that the ids of all other calls stay.
+            **({"precision": list(self.precision)} if self.precision else {}),
         }  # fmt: skip
 
 

@@ -25,15 +25,22 @@ _MOST_EXAMPLES = 4
 _MOST_EXACT = 8
 _INDEX_LIMIT = 2**31 - 1
 _ALWAYS_ROOM = 2**20
+_LENGTH_ROOM = 8192
+"""How far a length may grow, however short those seen were. A row of so many elements still fits into a block's
+registers on a GPU; longer ones want other kernels, and are reached by capturing longer ones."""
+_MOST_NUMBERS = 4
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 NO_RULE = "output sizes do not follow from input sizes"
+COUNTS = "a number beside integers takes many values, so each would be a variant"
 
 
 def distill(recording: Recording, *, model: str, shapes: Shapes = "auto") -> tuple[OperatorCard, ...]:
     """Operator cards of one recording, sorted by operator; variants in order of first appearance."""
-    groups = _split(recording.calls, _exact_key if shapes == "exact" else _key)
+    exact = shapes == "exact"
+    groups = _split(recording.calls, _exact_key if exact else _key)
     records: dict[str, VariantRecord] = {}
-    for group in groups:
-        for record in _records(group, exact=shapes == "exact"):
+    for group, counting in ((g, False) for g in groups) if exact else _counting(groups):
+        for record in [_counted(group)] if counting else _records(group, exact=exact):
             known = records.get(record.variant.id)
             records[record.variant.id] = record if known is None else _joined(known, record)
     total = sum(r.calls * r.eager_us for r in records.values())
@@ -63,6 +70,23 @@ def _records(calls: Calls, *, exact: bool) -> Iterator[VariantRecord]:
     for piece in pieces:
         for group in _fitted(piece, operator):
             yield _record(group)
+
+
+def _counting(groups: list[Calls]) -> Iterator[tuple[Calls, bool]]:
+    """The groups in their order, and whether one is all of many that differ by a number beside integers only."""
+    families: dict[Hashable, list[Calls]] = {}
+    for group in groups:
+        families.setdefault(_key(group[0], numbers=False), []).append(group)
+    for group in groups:
+        family = families[_key(group[0], numbers=False)]
+        if len(family) <= _MOST_NUMBERS:
+            yield group, False
+        elif group is family[0]:
+            yield [call for member in family for call in member], True
+
+
+def _counted(calls: Calls) -> VariantRecord:
+    return _record(_unruly(calls, get_operator(calls[0].call.operator), COUNTS))
 
 
 def _compatible(calls: Calls) -> Iterator[Calls]:
@@ -101,7 +125,7 @@ def _fitted(calls: Calls, operator: Operator) -> Iterator[_Group]:
     if len(pieces) == 1:
         pieces = _split(calls, _exact_key)
         if len(pieces) > _MOST_EXACT:
-            yield _unruly(calls, operator)
+            yield _unruly(calls, operator, NO_RULE)
             return
     for piece in pieces:
         yield from _fitted(piece, operator)
@@ -123,12 +147,12 @@ def _fit_one(calls: Calls, operator: Operator) -> _Group | None:
     return None if settled is None else _Group(calls, fitted, settled, reason)
 
 
-def _unruly(calls: Calls, operator: Operator) -> _Group:
+def _unruly(calls: Calls, operator: Operator, why: str) -> _Group:
     """Many calls without a common rule, as one record that is not forged; its strides are shown as row-major."""
     shown = [replace(c.call, tensors=_row_major(c.call.tensors), outputs=_row_major(c.call.outputs)) for c in calls]
     fitted = fit(shown, _varying_ints(operator))
     assert fitted is not None, f"{operator.name}: row-major tensors always fit"
-    return _Group(calls, fitted, _variant(shown, fitted), calls[0].unforgeable or NO_RULE)
+    return _Group(calls, fitted, _variant(shown, fitted), calls[0].unforgeable or why)
 
 
 def _row_major(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -146,7 +170,7 @@ def _variant(calls: Sequence[OperatorCall], fitted: Fitted) -> Variant:
         # Room for a longer text and a larger batch. Small tensors may grow further, several of their sizes at once.
         # Kernels may index with 32 bits up to this many elements, and the judge must hold such a call in memory.
         max_elements=max(min(max(8 * largest, _ALWAYS_ROOM), _INDEX_LIMIT), largest),
-        device=first.device, capability=first.capability, autocast=first.autocast,
+        device=first.device, capability=first.capability, autocast=first.autocast, precision=first.precision,
     )  # fmt: skip
 
 
@@ -154,11 +178,15 @@ def _dim(name: str, values: Sequence[int]) -> Dim:
     """From 1 to four times the greatest value seen, rounded up to a power of two.
 
     A power of two that divides at least four different values is taken for a rule (channels, say); fewer may agree by
-    chance.
+    chance. As many different values without such a rule are lengths, of texts or of caches: those are captured short
+    and used long, and one more variant for each multiple of what was captured would have to be forged.
     """
     distinct = set(values)
-    multiple = math.gcd(64, *distinct) if len(distinct) >= 4 else 1
+    many = len(distinct) >= 4
+    multiple = math.gcd(64, *distinct) if many else 1
     high = 1 << (4 * max(distinct) - 1).bit_length()
+    if many and multiple == 1:
+        high = max(high, _LENGTH_ROOM)
     return Dim(name=name, low=multiple, high=high, multiple_of=multiple)
 
 
@@ -225,16 +253,22 @@ def _varying_ints(operator: Operator) -> tuple[str, ...]:
     return operator.arguments if operator.view or operator.random else operator.varying_ints
 
 
-def _key(observed: ObservedCall) -> Hashable:
-    """All that the calls of one variant must share; sizes, strides, alignment and most floats are not in it."""
+def _key(observed: ObservedCall, *, numbers: bool = True) -> Hashable:
+    """All that the calls of one variant must share; sizes, strides, alignment and most floats are not in it.
+
+    Args:
+        numbers: the numbers of integer arithmetic are.
+    """
     call = observed.call
     operator = get_operator(call.operator)
     varying = _varying_ints(operator)
-    arguments = [(n, _masked(v, n, varying=n in varying, view=operator.view)) for n, v in call.arguments]
+    free = varying if numbers or call.operator not in _ARITHMETIC else operator.arguments
+    arguments = [(n, _masked(v, n, varying=n in free, view=operator.view)) for n, v in call.arguments]
     kinds = tuple((t.dtype, len(t.shape), t.device, t.layout, 0 in t.shape) for t in (*call.tensors, *call.outputs))
     return (
         call.operator, repr(arguments), kinds, len(call.tensors), call.output_kind, call.output_aliases,
-        call.mutates, _changing_aliases(call), call.autocast, call.device, call.capability, observed.unforgeable,
+        call.mutates, _changing_aliases(call), call.autocast, call.precision, call.device, call.capability,
+        observed.unforgeable,
     )  # fmt: skip
 
 
@@ -332,7 +366,7 @@ def _exact_key(observed: ObservedCall) -> Hashable:
     )
     return (
         call.operator, repr(call.arguments), specs, call.output_kind, call.mutates, _changing_aliases(call),
-        call.autocast, call.device, call.capability, observed.unforgeable,
+        call.autocast, call.precision, call.device, call.capability, observed.unforgeable,
     )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from kernelforge.capture.types import Arguments, DimRef, ScalarRef, TensorSpec, 
 from kernelforge.cards.types import DimValues, Extent, ScalarValues, TensorPattern, Variant
 
 Term: TypeAlias = Literal[
-    "operator", "device", "capability", "autocast", "grad", "arity", "argument", "layout", "dtype", "rank", "size",
-    "stride", "alignment", "alias", "dim", "elements", "scalar",
+    "operator", "device", "capability", "autocast", "precision", "grad", "arity", "argument", "layout", "dtype", "rank",
+    "size", "stride", "alignment", "alias", "dim", "elements", "scalar",
 ]  # fmt: skip
 
 
@@ -23,7 +23,10 @@ class CallFacts:
         operator, arguments, tensors: as in `OperatorCall`.
         aliases: pairs of input indices that share memory; may be empty when the operator changes no input.
         autocast: autocast dtype if on for the device type, else "".
+        precision: as in `OperatorCall`.
         grad_enabled: grad mode at the call.
+        deterministic: torch was told to compute everything in the same way each time. No term of the guard: whether a
+            kernel does is not known from the variant.
         device, capability: "cpu" and "", or "cuda" and for example "sm_90".
     """
 
@@ -32,7 +35,9 @@ class CallFacts:
     tensors: tuple[TensorSpec, ...]
     aliases: tuple[tuple[int, int], ...] = ()
     autocast: str = ""
+    precision: tuple[str, ...] = ()
     grad_enabled: bool = False
+    deterministic: bool = False
     device: str = "cpu"
     capability: str = ""
 
@@ -98,6 +103,9 @@ class Guard:
             return _refuse("capability", "capability", facts.capability, variant.capability)
         if facts.autocast != variant.autocast:
             return _refuse("autocast", "autocast", facts.autocast or "off", variant.autocast or "off")
+        if facts.precision != variant.precision:
+            wanted = ", ".join(variant.precision) or "as torch begins"
+            return _refuse("precision", "flags", ", ".join(facts.precision) or "as torch begins", wanted)
         if facts.grad_enabled and any(t.requires_grad for t in facts.tensors):
             return Refused(term="grad", detail="grad mode is on and an input requires grad")
         if len(facts.tensors) != len(variant.tensors):

@@ -180,6 +180,7 @@ class Variant:
         min_elements: the fewest elements that the largest tensor of an admitted call has.
         device: "cpu" or "cuda"; capability: "sm_90", or "" on the CPU.
         autocast: autocast dtype under which the calls ran, "" if off.
+        precision: the flags of torch (TF32 and the like) that the operator follows and that were not at their defaults.
         target: "operator"; "region" is reserved.
     """
 
@@ -196,6 +197,7 @@ class Variant:
     device: str = "cpu"
     capability: str = ""
     autocast: str = ""
+    precision: tuple[str, ...] = ()
     target: str = "operator"
 
     @property
@@ -258,12 +260,14 @@ class Variant:
             "scalars": [s.to_json() for s in self.scalars], "max_elements": self.max_elements,
             "min_elements": self.min_elements, "device": self.device, "capability": self.capability,
             "autocast": self.autocast, "target": self.target,
+            # Said only where it is not as always, so that the ids of all other variants stay.
+            **({"precision": list(self.precision)} if self.precision else {}),
         }  # fmt: skip
 
     @staticmethod
     def from_json(data: Mapping[str, Json]) -> Variant:
         def items(key: str) -> Sequence[Json]:
-            value = data[key]
+            value = data.get(key, ()) if key == "precision" else data[key]
             assert isinstance(value, Sequence)
             return value
 
@@ -285,7 +289,7 @@ class Variant:
             scalars=tuple(Scalar.from_json(mapping(s)) for s in items("scalars")),
             max_elements=integer(data["max_elements"]), min_elements=integer(data["min_elements"]),
             device=str(data["device"]), capability=str(data["capability"]), autocast=str(data["autocast"]),
-            target=str(data["target"]),
+            target=str(data["target"]), precision=tuple(map(str, items("precision"))),
         )  # fmt: skip
 
 

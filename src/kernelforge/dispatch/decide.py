@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelforge.capture.facts import autocast_dtype, capability_of, describe_call, memory_aliases, tensor_spec
+from kernelforge.capture.precision import precision_of
 from kernelforge.cards.guard import Admitted as Fits
 from kernelforge.cards.guard import CallFacts, Guard
 from kernelforge.cards.types import DimValues, ScalarValues
+from kernelforge.dispatch.state import is_repeatable, must_repeat
 from kernelforge.operators import Entry as CallForm
 from kernelforge.operators import Operator, Unsupported, canonical_call
 from kernelforge.package.types import Entry
@@ -40,7 +42,8 @@ class Refused:
 
     Attributes:
         term: what failed: a term of the guard of the entry that came closest, or of the call itself ("call" when the
-            call cannot be described, "operator" when no entry is for its operator).
+            call cannot be described, "operator" when no entry is for its operator), or of the state of torch. The same
+            word stands among the misses of `LoadedPackage.stats`.
         detail: the same in words.
         by_variant: the failing term for each variant of the operator.
     """
@@ -78,11 +81,12 @@ def describe(
         except TypeError as error:
             reason = str(error)
             continue
-        device = tensors[0].device
+        device, specs = tensors[0].device, tuple(map(tensor_spec, tensors))
+        cast = autocast_dtype(device.type)
         facts = CallFacts(
-            operator=operator.name, arguments=arguments, tensors=tuple(map(tensor_spec, tensors)),
-            aliases=memory_aliases(tensors), autocast=autocast_dtype(device.type),
-            grad_enabled=torch.is_grad_enabled(), device=device.type,
+            operator=operator.name, arguments=arguments, tensors=specs, aliases=memory_aliases(tensors), autocast=cast,
+            precision=precision_of(operator, device.type, {cast, *(s.dtype for s in specs)}),
+            grad_enabled=torch.is_grad_enabled(), deterministic=must_repeat(operator, device.type), device=device.type,
             capability=capability_of(device.type, device.index or 0),
         )  # fmt: skip
         return CallView(facts=facts, tensors=tensors)
@@ -111,17 +115,22 @@ def decide(guarded: Sequence[tuple[Entry, Guard]], facts: CallFacts) -> Admitted
         if entry.variant.operator != facts.operator:
             continue
         answer = guard.check(facts)
-        if isinstance(answer, Fits):
+        if not isinstance(answer, Fits):
+            failed, why = str(answer.term), answer.detail
+        elif facts.deterministic and not is_repeatable(entry):
+            failed, why = "deterministic", _UNSTEADY
+        else:
             return Admitted(entry=entry, dims=answer.dims, scalars=answer.scalars)
-        if not by_variant or _PROGRESS[answer.term] > _PROGRESS[term]:
-            term, detail = answer.term, answer.detail
-        by_variant[entry.variant.id] = answer.term
+        if not by_variant or _PROGRESS[failed] > _PROGRESS[term]:
+            term, detail = failed, why
+        by_variant[entry.variant.id] = failed
     return Refused(term=term, detail=detail, by_variant=by_variant)
 
 
+_UNSTEADY = "torch must compute the same bits each time, and the judge has not seen that of this kernel"
 # The later a term is looked at, the closer the call was to the variant.
 _ORDER = (
-    "operator", "device", "capability", "autocast", "grad", "arity", "layout", "dtype", "rank", "alignment", "size",
-    "argument", "stride", "alias", "dim", "scalar", "elements",
+    "operator", "device", "capability", "autocast", "precision", "grad", "arity", "layout", "dtype", "rank",
+    "alignment", "size", "argument", "stride", "alias", "dim", "scalar", "elements", "deterministic",
 )  # fmt: skip
 _PROGRESS = {term: position for position, term in enumerate(_ORDER)}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from functools import cache
 
@@ -17,6 +18,8 @@ from kernelforge.operators import Entry as CallForm
 from kernelforge.operators import Operator, get_operator, resolve_target
 
 _LOG = logging.getLogger(__name__)
+_PLACES = threading.RLock()
+"""Held while attributes are replaced: packages that come and go in several threads share the same ones."""
 
 
 class Activation:
@@ -30,7 +33,7 @@ class Activation:
 
     def enter(self) -> None:
         """Replace the call sites; entering again counts up."""
-        with self._tables.lock:
+        with _PLACES, self._tables.lock:
             self._depth += 1
             if self._depth == 1:
                 _fill_tables_of_torch()
@@ -38,7 +41,7 @@ class Activation:
 
     def leave(self) -> None:
         """Put everything back when the last one leaves."""
-        with self._tables.lock:
+        with _PLACES, self._tables.lock:
             self._depth -= 1
             if self._depth == 0 and self._ledger is not None:
                 ledger, self._ledger = self._ledger, None
@@ -46,6 +49,16 @@ class Activation:
                 for site, _ in self._sites:
                     site.close()
                 ledger.restore()
+
+    def switch(self, *, on: bool) -> None:
+        """Make the call sites pass-throughs, or bring them back, without touching what is replaced."""
+        with self._tables.lock:
+            self._tables.enabled = on
+            for site, _ in self._sites:
+                if not on:
+                    site.pause()
+                elif site.origin.active:
+                    site.resume()
 
     def _install(self) -> Ledger:
         ledger = Ledger()

@@ -1,25 +1,32 @@
 """Loading a package: verify, load what this machine can run, say why the rest is off. Owns `load`, `LoadedPackage`.
 
-Loading a package runs its native code in this process; load only packages whose origin you trust. Nothing is launched.
+Loading a package runs its native code in this process, so only trusted ones are loaded (`package.trust`). Kernels for
+CUDA are launched once, lest anything be loaded later, inside of a stream capture (`first_launch`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from kernelforge.dispatch.machine import Machine, this_machine, why_off
+from kernelforge.dispatch.failures import Failures, add_suspects
+from kernelforge.dispatch.inactive import inactive
+from kernelforge.dispatch.machine import Machine, binary_for, cannot_run, this_machine, why_off
+from kernelforge.dispatch.quarantine import Quarantine
+from kernelforge.dispatch.records import with_local_record
 from kernelforge.dispatch.types import EntryState, Kernel, States, Stats
 from kernelforge.errors import ForgeError, NotFound
-from kernelforge.operators import get_operator, operator_names
+from kernelforge.operators import get_operator
 from kernelforge.package.reader import extract_binary, read_package
+from kernelforge.package.trust import require_trust
 from kernelforge.package.types import MODES, Entry, Off, Package
 from kernelforge.settings import Settings, load_settings
-from kernelforge.wording import did_you_mean, plural
+from kernelforge.wording import plural
 
 if TYPE_CHECKING:
     from kernelforge.dispatch.decide import Admitted, Refused
@@ -28,39 +35,68 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def load(path: str | Path, *, settings: Settings | None = None) -> LoadedPackage:
+def load(path: str | Path, *, trust: str | Collection[str] = (), settings: Settings | None = None) -> LoadedPackage:
     """Verify a package and load the kernels that this machine can run.
 
-    An entry that cannot be used here is off, with a reason in `LoadedPackage.stats`; that is no error.
+    What was exported on this machine by this user loads; so does what a pinned key signed, and a file that was trusted
+    before (`kforge cast trust`). Any other is refused, and nobody is asked.
+
+    An entry that cannot be used here is off, with a reason in `LoadedPackage.stats`; that is no error. So is one that
+    was judged under another minor of torch, on another GPU or under another branch of its driver, until `kforge cast
+    recertify` has judged and timed it on this machine; one warning in the log says how much of the expected gain is
+    inactive, and the command.
 
     Args:
+        trust: "sha256:" and the digest of the file, or several of those: trusted this time, whoever signed it.
         settings: by default what the environment says; with `disabled` every entry is off.
 
     Raises:
         NotFound: no such file.
+        UntrustedPackage: nobody here has said to trust it; its hint says how to. Nothing of it was loaded.
         PackageError: the file is corrupt, truncated, edited, or of a newer format.
+        UsageError: `trust`, or KFORGE_TRUST, holds something else than hashes.
     """
     settings = load_settings() if settings is None else settings
-    package = read_package(Path(path))
+    read = read_package(Path(path))
+    require_trust(read, settings, given=trust)  # before anything of the package is used
     machine = this_machine()
-    states = tuple(_load_entry(entry, package, machine, settings) for entry in package.entries)
-    _warn_of_off(package, states)
-    return LoadedPackage(package, states, settings)
+    package, certified = with_local_record(read, machine, settings.config_dir)
+    quarantine = Quarantine(settings.cache_dir)
+    failures = Failures(quarantine, machine, package=str(package.path), blocking=settings.launch_blocking)
+    states = tuple(
+        _load_entry(entry, package, machine, settings, failures, certified=entry.variant.id in certified)
+        for entry in package.entries
+    )
+    lost = inactive(package, states, machine, certified)
+    if lost is not None:
+        # Logged, not `warnings.warn`: that an entry is off is no mistake of the caller's code, must be told at every
+        # load and not once a process, and must not become an exception where warnings are errors.
+        _LOG.warning("%s", lost)
+    return LoadedPackage(package, states, settings, failures)
 
 
 class LoadedPackage:
     """A package on this machine. Thread-safe."""
 
-    def __init__(self, package: Package, states: Sequence[EntryState], settings: Settings) -> None:
+    def __init__(self, package: Package, states: Sequence[EntryState], settings: Settings, failures: Failures) -> None:
         from kernelforge.dispatch.eager import Activation
         from kernelforge.dispatch.native import native_dispatch
+        from kernelforge.dispatch.shadow import Shadow, share
         from kernelforge.dispatch.tables import Tables
 
         self.package = package
         self.states = States(states)
         in_use = any(state.kernel is not None for state in self.states)
         native = native_dispatch(settings) if in_use else None
-        self._by_mode = {m: Tables(self.states, name=str(package.path), native=native, mode=m) for m in MODES}
+        every = share(settings.shadow)
+        self._by_mode = {
+            m: Tables(
+                self.states, name=str(package.path), native=native, mode=m, failures=failures,
+                # Results inside of a graph are not there to be compared.
+                shadow=Shadow(every) if every and m == "eager" else None,
+            )
+            for m in MODES
+        }  # fmt: skip
         # Graphs are captured from what eager dispatch launches.
         self._activations = {m: Activation(self._by_mode[m]) for m in ("eager", "graphed")}
 
@@ -81,12 +117,45 @@ class LoadedPackage:
                 torch's functions cannot see which model calls.
             mode: "graphed" uses those entries that are faster in a CUDA graph: for code that is being captured.
         """
-        activation = self._activations[mode]
+        activation, tables = self._activations[mode], self._by_mode[mode]
+        before = tables.launches()
         activation.enter()
         try:
             yield self
+        except RuntimeError as error:
+            add_suspects(error, str(self.package.path), tables.launches_since(before))
+            raise
         finally:
             activation.leave()
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the kernels are used. False sends every call to PyTorch, uncounted, in all threads and blocks: the
+        kill switch of a running process. `KFORGE_DISABLE=1` is that of a new one.
+        """
+        return self._by_mode["eager"].enabled
+
+    @enabled.setter
+    def enabled(self, on: bool) -> None:
+        for tables in self._by_mode.values():
+            tables.enabled = on
+        for activation in self._activations.values():
+            activation.switch(on=on)
+
+    def compile(self, model: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """`torch.compile(model, **options)` with this package's kernels, wherever the guard admits a call.
+
+        Inductor compiles the rest. `stats("compiled")` tells what was served. See docs/compile.md.
+
+        Args:
+            model: a module or function; None gives a decorator, as torch.compile does. options: of torch.compile, but
+                for `backend`.
+        """
+        import torch
+
+        from kernelforge.dispatch.compiled import PackageBackend
+
+        return torch.compile(model, backend=PackageBackend((self,)), **options)
 
     def tables_of(self, mode: str) -> Tables:
         """What the package shares in one mode of dispatch: "eager", "graphed" or "compiled"."""
@@ -102,49 +171,89 @@ class LoadedPackage:
     def explain(self, operator_name: str, *args: object, **kwargs: object) -> Admitted | Refused:
         """Which entry would serve a call of this operator, with these arguments, in the present state of torch.
 
-        The answer prints as a sentence.
+        The answer prints as a sentence. The term of a refusal is the reason under which `stats` counts such a call;
+        "off" and "disabled" are of calls that are not counted. A call whose signature has not run yet is refused by
+        "capture" while a CUDA stream is captured, which is not looked at here.
 
         Args:
-            operator_name: "softmax", say; the arguments are those of any form in which torch calls it.
+            operator_name: "softmax", say, whose arguments are those of any form in which torch calls it; or the very
+                function, "torch.Tensor.add_".
 
         Raises:
             NotFound: no such operator.
         """
-        from kernelforge.dispatch.decide import Refused, decide, describe
-        from kernelforge.dispatch.state import call_problem
+        from kernelforge.dispatch.explaining import explain, forms_of
 
-        try:
-            operator = get_operator(operator_name)
-        except NotFound as error:
-            near = did_you_mean(operator_name, operator_names())
-            raise NotFound(f"no operator {operator_name!r}", hint=near or "kforge ops lists a model's") from error
-        problem = call_problem(by_autocast=True)
-        if problem:
-            return Refused(term="call", detail=f"{problem} is active", by_variant={})
-        view = describe([(operator, form) for form in operator.entries], args, kwargs)
-        if isinstance(view, str):
-            return Refused(term="call", detail=view, by_variant={})
-        return decide(self._by_mode["eager"].guarded, view.facts)
+        return explain(self._by_mode["eager"], forms_of(operator_name), args, kwargs)
 
 
-def _load_entry(entry: Entry, package: Package, machine: Machine, settings: Settings) -> EntryState:
+def reasons_off(package: Package, settings: Settings) -> dict[str, dict[str, str]]:
+    """Why which entry would be off here, by variant id and mode of dispatch, as far as that shows without loading any.
+
+    For `kforge cast verify`: nothing of the package runs, so it need not be trusted.
+    """
+    machine = this_machine()
+    package, certified = with_local_record(package, machine, settings.config_dir)
+    return {
+        entry.variant.id: _reasons_off(entry, package, machine, settings, certified=entry.variant.id in certified)
+        for entry in package.entries
+    }
+
+
+def _load_entry(
+    entry: Entry, package: Package, machine: Machine, settings: Settings, failures: Failures, *, certified: bool
+) -> EntryState:
+    reasons = _reasons_off(entry, package, machine, settings, certified=certified)
+    if len(reasons) == len(MODES):
+        return EntryState(entry=entry, kernel=None, reasons=reasons)
+    binary = binary_for(entry, machine)
+    assert binary is not None, "it is off otherwise"
+    failed = failures.why_off(entry, binary.digest)
+    if failed:
+        return EntryState(entry=entry, kernel=None, reasons=dict.fromkeys(MODES, failed))
+    try:
+        kernel = replace(_load_kernel(extract_binary(binary, settings.cache_dir)), binary=binary.digest)
+    except (OSError, AttributeError, RuntimeError, ForgeError) as error:
+        return EntryState(entry=entry, kernel=None, reasons=dict.fromkeys(MODES, f"does not load: {error}"))
+    failed = _first_launch(entry, kernel, failures)
+    if failed:
+        return EntryState(entry=entry, kernel=None, reasons=dict.fromkeys(MODES, failed))
+    return EntryState(entry=entry, kernel=kernel, reasons=reasons)
+
+
+def _reasons_off(
+    entry: Entry, package: Package, machine: Machine, settings: Settings, *, certified: bool
+) -> dict[str, str]:
+    """Why an entry is off, for each mode of dispatch in which it is.
+
+    Args:
+        certified: the entry was certified again on this machine: its decisions and times are of here.
+    """
     decisions = {mode: entry.decision(mode) for mode in MODES}
     reasons = {mode: d.reason or "off" for mode, d in decisions.items() if isinstance(d, Off)}
     if "graphed" not in reasons and entry.variant.device == "cpu":
         reasons["graphed"] = "needs a CUDA device"
-    unfit = _why_off(entry, package, machine, settings)
-    if unfit:
-        return EntryState(entry=entry, kernel=None, reasons={**dict.fromkeys(MODES, unfit), **reasons})
-    if len(reasons) == len(MODES):
-        return EntryState(entry=entry, kernel=None, reasons=reasons)
+    unfit = _why_off(entry, package, machine, settings, certified=certified)
+    return {**dict.fromkeys(MODES, unfit), **reasons} if unfit else reasons
+
+
+def _first_launch(entry: Entry, kernel: Kernel, failures: Failures) -> str:
+    """Why the kernel does not work here at all, or "". On the CPU nothing is left to be loaded.
+
+    Raises:
+        ForgeError: it broke the device, so that nothing works there any more.
+    """
+    if entry.variant.device == "cpu":
+        return ""
+    from kernelforge.dispatch.first_launch import SickDevice, devices_in_use, launch_once
+
     try:
-        kernel = _load_kernel(extract_binary(entry.binary, settings.cache_dir))
-    except (OSError, AttributeError, RuntimeError, ForgeError) as error:
-        return EntryState(entry=entry, kernel=None, reasons=dict.fromkeys(MODES, f"does not load: {error}"))
-    return EntryState(entry=entry, kernel=kernel, reasons=reasons)
+        return launch_once(entry, kernel, devices_in_use(entry.variant.capability))
+    except SickDevice as error:
+        raise failures.launch_failed(entry, kernel.binary, error.code, device=error.device) from error
 
 
-def _why_off(entry: Entry, package: Package, machine: Machine, settings: Settings) -> str:
+def _why_off(entry: Entry, package: Package, machine: Machine, settings: Settings, *, certified: bool) -> str:
     """Why the entry cannot be used here in any mode, or ""."""
     if settings.disabled:
         return "disabled by KFORGE_DISABLE"
@@ -154,7 +263,7 @@ def _why_off(entry: Entry, package: Package, machine: Machine, settings: Setting
         return f"this version knows no operator {entry.variant.operator}"
     if len(entry.variant.outputs) > 1:
         return "has several outputs, which eager dispatch does not serve"
-    return why_off(entry, package.header, machine)
+    return cannot_run(entry, machine) if certified else why_off(entry, package.header, machine)
 
 
 def _load_kernel(path: Path) -> Kernel:
@@ -180,27 +289,3 @@ def _load_kernel(path: Path) -> Kernel:
     address = ctypes.cast(library["__tvm_ffi_launch"], ctypes.c_void_p).value
     assert address is not None
     return Kernel(launch=cast("Callable[..., int]", launch), address=address, workspace_bytes=workspace_bytes)
-
-
-def _warn_of_off(package: Package, states: Sequence[EntryState]) -> None:
-    """One line in the log when entries that the package wanted to use are off on this machine."""
-    wanted = [s for s in states if not isinstance(s.entry.decision("eager"), Off)]
-    lost = [s for s in wanted if s.kernel is None]
-    if lost:
-        gains = {s.entry.variant.id: _expected_gain(s.entry) for s in wanted}
-        total, off = sum(gains.values()), sum(gains[s.entry.variant.id] for s in lost)
-        share = f"{off / total:.0%} of the expected gain" if total else "no measured gain"
-        _LOG.warning(
-            "%s: %d of %d kernels are off here (%s): %s", package.path, len(lost), len(wanted), share, _reasons(lost)
-        )
-
-
-def _expected_gain(entry: Entry) -> float:
-    return entry.share * max(1.0 - 1.0 / entry.speedup, 0.0) if entry.speedup > 0 else 0.0
-
-
-def _reasons(states: Sequence[EntryState]) -> str:
-    counts: dict[str, int] = {}
-    for state in states:
-        counts[state.reason] = counts.get(state.reason, 0) + 1
-    return "; ".join(f"{reason} ({count})" for reason, count in sorted(counts.items()))

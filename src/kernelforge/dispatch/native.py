@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from kernelforge.capture.precision import Question
 from kernelforge.dispatch.plans import Hit, Miss
 from kernelforge.native.extension import dtype_number, extension
 from kernelforge.settings import Settings
@@ -20,8 +21,16 @@ class CallTable(Protocol):
 
     active: bool
     by_autocast: bool
+    state: tuple[Question, ...]
+    original: Callable[..., object]
+    package: object
+    operators: frozenset[str]
 
     def attempt(self, args: tuple[object, ...], kwargs: Mapping[str, object], /) -> object: ...
+
+    def fall_back(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object], function: Callable[..., object] = ..., /
+    ) -> object: ...
 
     def remember(
         self,
@@ -39,7 +48,6 @@ class NativeDispatch:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        self.missed: object = module.MISSED
         self.unknown: object = module.UNKNOWN
 
     def table(self) -> CallTable:

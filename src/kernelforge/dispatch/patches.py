@@ -39,6 +39,13 @@ def origin_at(owner: object, attribute: str) -> Origin:
     return Origin(owner, attribute, names[attribute] if own else getattr(owner, attribute), own)
 
 
+def genuine(function: Function) -> Function:
+    """What stands below all wrappers of a function."""
+    while isinstance(below := getattr(function, _MARK, None), Origin):
+        function = below.function
+    return function
+
+
 class Ledger:
     """The replacements of one activation, in order."""
 

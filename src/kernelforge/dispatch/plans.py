@@ -27,7 +27,7 @@ class Miss:
     counter: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Hit:
     """Calls of this signature go to a kernel, if their memory allows it.
 
@@ -38,6 +38,8 @@ class Hit:
         device: CUDA device index, or -1.
         portable: the plan holds for every call of the variant with the same arguments beside the tensors: its one
             output is like an input, it needs no workspace, and no argument depends on a size.
+        variant_id: of the entry's variant, whose own property costs a digest.
+        launched: it has been, outside of a stream capture.
     """
 
     entry: Entry
@@ -51,6 +53,8 @@ class Hit:
     workspace_bytes: int
     device: int
     portable: bool
+    variant_id: str
+    launched: bool = False
 
     def memory_problem(self, tensors: Sequence[torch.Tensor]) -> str:
         """The term of the guard that the call's memory fails, or "". Only operators that write an input can fail."""
@@ -112,6 +116,7 @@ def hit_plan(admitted: Admitted, kernel: Kernel, tensors: Sequence[torch.Tensor]
         outputs=outputs,
         spans=tuple(tensor_spec(t).storage_bytes for t in inputs), scalars=scalars,
         workspace_bytes=workspace, device=inputs[0].get_device(), portable=portable,
+        variant_id=variant.id,
     )  # fmt: skip
 
 

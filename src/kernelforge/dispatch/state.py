@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from kernelforge.capture.precision import Question, flags_of, kind_of
+from kernelforge.operators import Operator, get_operator
+from kernelforge.package.types import Entry
+
 _DEVICES = frozenset({"cpu", "cuda"})
+_PLAIN_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def call_problem(*, by_autocast: bool) -> str:
@@ -48,6 +55,70 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
     )
+
+
+def unreadable(values: Iterable[object]) -> str:
+    """Why arguments could not be put into a signature: the reason under which the call is counted."""
+    reasons = [_unreadable(value) for value in values]
+    # A subclass may have no strides either; its name says more.
+    return next((r for r in reasons if r.startswith("subclass")), next(filter(None, reasons), "argument type"))
+
+
+def _unreadable(value: object) -> str:
+    # Not isinstance: a class may answer that as it likes.
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        if kind not in _PLAIN_TYPES:
+            return f"subclass {kind.__name__}"
+        assert isinstance(value, torch.Tensor)
+        try:
+            value.stride()
+        except RuntimeError:
+            return "layout"
+        return "layout" if value.is_nested else ""
+    if kind is tuple or kind is list:
+        assert isinstance(value, tuple | list)
+        return next(filter(None, map(_unreadable, value)), "")
+    return ""
+
+
+def is_repeatable(entry: Entry) -> bool:
+    """Whether the judge has seen the kernel write the same bits each time."""
+    return entry.verdict.get("repeatable") is True
+
+
+def must_repeat(operator: Operator, device: str) -> bool:
+    """Whether torch was told to compute a call of the operator in the same way each time."""
+    return any(bool(function(*arguments)) for function, arguments in _repeat_questions(operator, device))
+
+
+def questions(entries: Iterable[Entry]) -> tuple[Question, ...]:
+    """What of torch's global state belongs to the signatures of the calls that some entries may serve.
+
+    Empty for most operators: only products and convolutions follow flags, and only kernels of which it is not known
+    that they repeat themselves depend on whether they must.
+    """
+    found: dict[Question, None] = {}
+    for entry in entries:
+        variant = entry.variant
+        operator = get_operator(variant.operator)
+        dtypes = {variant.autocast, *(t.dtype for t in variant.tensors)}
+        found.update(dict.fromkeys(f.ask for f in flags_of(operator, variant.device, dtypes)))
+        if not is_repeatable(entry):
+            found.update(dict.fromkeys(_repeat_questions(operator, variant.device)))
+    return tuple(found)
+
+
+def _repeat_questions(operator: Operator, device: str) -> tuple[Question, ...]:
+    always = (torch._C._get_deterministic_algorithms, ())
+    if kind_of(operator) != "convolution":
+        return (always,)
+    return always, ((torch._C._get_cudnn_deterministic if device == "cuda" else torch._C._get_mkldnn_deterministic), ())
+
+
+def is_capturing(device: int) -> bool:
+    """Whether work for a device (a CUDA index, or -1) now goes into a CUDA graph."""
+    return device >= 0 and torch.cuda.is_current_stream_capturing()
 
 
 def freeze(value: object, signature: list[object], tensors: list[torch.Tensor]) -> None:

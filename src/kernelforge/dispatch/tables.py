@@ -6,8 +6,12 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from kernelforge.cards.guard import Guard
+from kernelforge.dispatch.failures import Failures
 from kernelforge.dispatch.native import NativeDispatch
+from kernelforge.dispatch.plans import Hit
+from kernelforge.dispatch.shadow import Shadow
 from kernelforge.dispatch.types import EntryState, StatRow
+from kernelforge.errors import ForgeError
 
 
 class _Busy(threading.local):
@@ -22,17 +26,21 @@ class Tables:
     Attributes:
         name: of the package, for messages. mode: of dispatch. native: the compiled call tables, or None.
         guarded: the entries that are on, the fastest first. kernels: theirs, by variant id.
-        hits: their counters, by variant id.
+        hits: their counters, by variant id. states: of all entries.
+        enabled: False while the package is switched off: every call goes to PyTorch, and none is counted.
+        shadow: what compares some hits with PyTorch, or None.
     """
 
     def __init__(
-        self, states: Sequence[EntryState], *, name: str, native: NativeDispatch | None, mode: str = "eager"
-    ) -> None:
-        """Args: states: all entries, on or off."""
+        self, states: Sequence[EntryState], *, name: str, native: NativeDispatch | None, mode: str = "eager",
+        shadow: Shadow | None = None, failures: Failures | None = None,
+    ) -> None:  # fmt: skip
+        """Args: states: all entries, on or off. failures: what to do when a launch fails; by default only raise."""
         self.name, self.mode, self.native = name, mode, native
+        self.enabled, self.shadow, self._failures = True, shadow, failures
         self.busy = _Busy()
         self.lock = threading.RLock()
-        self._states = tuple(states)
+        self.states = tuple(states)
         live = [s for s in states if s.serves(mode)]
         live.sort(key=lambda s: s.entry.speedup, reverse=True)
         self.guarded = tuple((s.entry, Guard.of(s.entry.variant)) for s in live)
@@ -45,12 +53,29 @@ class Tables:
         with self.lock:
             return self._misses.setdefault(tuple(sorted(reasons.items())), [0])
 
+    def failure(self, plan: Hit, status: int) -> ForgeError:
+        """The error to raise when a launch returned a negative status; the kernel is off in the next process."""
+        entry = plan.entry
+        if self._failures is None:
+            return ForgeError(f"{self.name}: the kernel of {entry.variant.label} failed with error {-status}")
+        binary = self.kernels[plan.variant_id].binary or entry.binary.digest
+        return self._failures.launch_failed(entry, binary, -status, device=plan.device)
+
+    def launches(self) -> tuple[int, ...]:
+        """How often each kernel has been launched, in the order of `guarded`. Cheap: every block begins with it."""
+        return tuple([hits[0] for hits in self.hits.values()])
+
+    def launches_since(self, before: tuple[int, ...]) -> Mapping[str, int]:
+        """How often each kernel was launched since `launches` said that, by the variant's label."""
+        counts = zip(self.guarded, self.launches(), before, strict=True)
+        return {entry.variant.label: now - then for (entry, _), now, then in counts}
+
     def stats(self) -> tuple[StatRow, ...]:
         """One row per entry, in the package's order."""
         with self.lock:
             misses = [(dict(reasons), counter[0]) for reasons, counter in self._misses.items()]
         rows = []
-        for state in self._states:
+        for state in self.states:
             variant = state.entry.variant
             reasons: dict[str, int] = {}
             for by_variant, count in misses:
@@ -59,5 +84,6 @@ class Tables:
             hits = self.hits.get(variant.id, [0])[0]
             state_text = state.reasons.get(self.mode, "") or "on"
             rows.append(StatRow(operator=variant.operator, variant=variant.id, state=state_text, hits=hits,
-                                misses=dict(sorted(reasons.items()))))  # fmt: skip
+                                misses=dict(sorted(reasons.items())),
+                                shadow=self.shadow.seen(variant.id) if self.shadow is not None else None))  # fmt: skip
         return tuple(rows)

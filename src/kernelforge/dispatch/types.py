@@ -18,11 +18,13 @@ class Kernel:
             (refused by the k-th of `Binary.refusals`), or -e (the launch failed with error e).
         address: of the binary's guarded entry, in the form of tvm-ffi's C header.
         workspace_bytes: dims in the variant's order -> bytes of scratch memory.
+        binary: hex sha256 of the binary.
     """
 
     launch: Callable[..., int]
     address: int
     workspace_bytes: Callable[[Sequence[int]], int]
+    binary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +58,35 @@ class EntryState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowRow:
+    """What shadow mode has seen of one entry.
+
+    Attributes:
+        compared: calls that were computed by PyTorch too. differing: those whose results differ beyond the tolerance.
+        largest: the greatest absolute difference of an element among the compared calls.
+    """
+
+    compared: int
+    differing: int
+    largest: float
+
+    def __str__(self) -> str:
+        """ "shadow: 1 of 20 compared calls differs, largest difference 0.25"."""
+        verb = "differs" if self.differing == 1 else "differ"
+        calls = plural(self.compared, "compared call")
+        return f"shadow: {self.differing} of {calls} {verb}, largest difference {self.largest:.3g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatRow:
     """What one variant of a package has done since it was loaded.
 
     Attributes:
         state: "on", or why the entry is off.
         hits: calls that its kernel served.
-        misses: calls of its operator that no kernel served, by the reason why this one did not.
+        misses: calls of its operator that no kernel served, by the reason why this one did not: a term of the guard,
+            or "grad", "autocast", "subclass DTensor", "functorch", "capture" ...: see `LoadedPackage.explain`.
+        shadow: what shadow mode has seen; None while it is off.
     """
 
     operator: str
@@ -70,6 +94,7 @@ class StatRow:
     state: str
     hits: int
     misses: Mapping[str, int]
+    shadow: ShadowRow | None = None
 
     @property
     def label(self) -> str:
@@ -81,7 +106,8 @@ class StatRow:
         missed = sum(self.misses.values())
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.misses.items())
         misses = plural(missed, "miss", "misses") + (f" ({reasons})" if reasons else "")
-        return f"{self.label}: {self.state}, {plural(self.hits, 'hit')}, {misses}"
+        shadow = f", {self.shadow}" if self.shadow is not None else ""
+        return f"{self.label}: {self.state}, {plural(self.hits, 'hit')}, {misses}{shadow}"
 
 
 class Stats(tuple[StatRow, ...]):
@@ -93,7 +119,8 @@ class Stats(tuple[StatRow, ...]):
         lines = [("kernel", "hits", "misses", "state")]
         for row in self:
             reasons = "".join(f"; {count} by {reason}" for reason, count in row.misses.items())
-            lines.append((row.label, str(row.hits), str(sum(row.misses.values())), row.state + reasons))
+            shadow = f"; {row.shadow}" if row.shadow is not None and row.shadow.compared else ""
+            lines.append((row.label, str(row.hits), str(sum(row.misses.values())), row.state + reasons + shadow))
         name, hits, misses = (max(len(line[column]) for line in lines) for column in range(3))
         return "\n".join(f"{a:<{name}}  {b:>{hits}}  {c:>{misses}}  {d}" for a, b, c, d in lines)
 

@@ -3,8 +3,8 @@
  * A `Table` belongs to one replaced call site of torch. It remembers what the exact path in dispatch/callsite.py decided:
  * for each signature (shapes, strides, dtypes, devices, all other arguments by value) a `Plan`, or that eager runs.
  * `attempt` looks a call up, checks what differs between calls of one signature (the state of torch, lazy bits, grad),
- * allocates the output with torch and calls the binary's guarded entry. It answers MISSED where eager is known to run,
- * and UNKNOWN wherever the exact path must look: it never decides anything itself.
+ * allocates the output with torch and calls the binary's guarded entry. Where eager is known to run it makes the original
+ * call itself, and it answers UNKNOWN wherever the exact path must look: it never decides anything itself.
  *
  * A `Ledger` belongs to one capture. It makes and times the calls of signatures that the recorder has described, and
  * answers UNKNOWN to all others.
@@ -37,6 +37,7 @@ static struct {
   PyObject *autocast_state;                     /* function: a tuple of dtypes and None */
   PyObject *grad_enabled, *autocast, *default_dtype, *float32, *is_neg, *empty_like, *forward_ad;
   PyObject *is_inference, *inference_mode, *increment_version;
+  PyObject *capturing;                          /* function: whether the current CUDA stream is being captured */
   PyObject *requires_grad, *current_level;      /* names of attributes */
   const DLPackExchangeAPI *exchange;
   /* Null where this torch lacks one of them. */
@@ -46,7 +47,7 @@ static struct {
   PyObject *(*wrap)(const void *tensor);
 } torch;
 
-static PyObject *missed, *unknown;
+static PyObject *unknown;
 
 /* ---- Plan: one signature's kernel ---- */
 
@@ -225,6 +226,10 @@ typedef struct {
   PyObject_HEAD
   Map exact, expected;          /* by all words; by those that describe no tensor */
   char active, by_autocast;     /* by_autocast: autocast is part of the signature; else its being on means: not here */
+  PyObject *state;              /* tuple of (function, its arguments): answers that are part of the signature, or NULL */
+  PyObject *original;           /* what the call site stands for; NULL: whoever asks makes the call */
+  PyObject *package;            /* whose call site it is: compared by identity */
+  PyObject *operators;          /* frozenset of the names of the operators that a call may mean; set with `original` */
 } Table;
 
 static uint64_t hash_of(const int64_t *words, int count) {
@@ -326,6 +331,38 @@ static int push_autocast(Call *call) {
     done = push_object(call, OBJECT, PyTuple_GET_ITEM(state, i)); /* dtypes live as long as torch does */
   Py_DECREF(state);
   return done;
+}
+
+/* Add torch's answers to the table's questions. As `push_autocast`. An answer is None, a truth value, two of them, or a
+ * word of at most eight letters. */
+static int push_state(Call *call, const Table *table) {
+  if (!table->state) return 1;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(table->state); ++i) {
+    PyObject *question = PyTuple_GET_ITEM(table->state, i), *args = PyTuple_GET_ITEM(question, 1);
+    PyObject *answer = PyTuple_GET_SIZE(args) ? PyObject_CallObject(PyTuple_GET_ITEM(question, 0), args)
+                                              : ask(PyTuple_GET_ITEM(question, 0));
+    if (!answer) return -1;
+    int64_t word = answer == Py_True ? 1 : answer == Py_False ? 2 : answer == Py_None ? 3 : 0;
+    if (PyTuple_Check(answer)) {
+      for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(answer); ++at)
+        word = word << 2 | (PyTuple_GET_ITEM(answer, at) == Py_True ? 1 : 2);
+      word = word << 2 | 3;
+    } else if (PyUnicode_Check(answer)) {
+      Py_ssize_t size;
+      const char *text = PyUnicode_AsUTF8AndSize(answer, &size);
+      if (text && size <= (Py_ssize_t)sizeof word) memcpy(&word, text, (size_t)size);
+    }
+    Py_DECREF(answer);
+    if (!word) return PyErr_Occurred() ? -1 : 0;
+    if (!push(call, word)) return 0;
+  }
+  return 1;
+}
+
+/* All that belongs to a signature beside the arguments. */
+static int push_surroundings(Call *call, const Table *table) {
+  const int done = table->by_autocast ? push_autocast(call) : 1;
+  return done == 1 ? push_state(call, table) : done;
 }
 
 /* 1: nothing in the present state of torch forbids a kernel; 0: something does; -1: an exception is set. */
@@ -461,23 +498,94 @@ static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
   return NULL;
 }
 
+/* The original calls that this thread is in the middle of. A Python function of torch calls other call sites of the same
+ * operator: they must neither count the call again nor look at it again. */
+typedef struct Busy {
+  const Table *table;
+  const struct Busy *outer;
+} Busy;
+static __thread const Busy *busy;
+
+/* Whether an original of the same package and operator is running in this thread; -1: an exception is set. */
+static int within_original(const Table *self) {
+  for (const Busy *at = busy; at; at = at->outer) {
+    if (at->table->package != self->package) continue;
+    if (at->table->operators == self->operators) return 1;
+    PyObject *shared = PyNumber_And(at->table->operators, self->operators);
+    const int some = shared ? PySet_GET_SIZE(shared) > 0 : -1;
+    Py_XDECREF(shared);
+    if (some) return some;
+  }
+  return 0;
+}
+
+static PyObject *call_within(const Table *self, PyObject *function, PyObject *args, PyObject *kwargs) {
+  const Busy here = {self, busy};
+  busy = &here;
+  PyObject *result = PyObject_Call(function, args, kwargs);
+  busy = here.outer;
+  return result;
+}
+
+static PyObject *call_original(const Table *self, PyObject *args, PyObject *kwargs) {
+  if (!PyFunction_Check(self->original)) return PyObject_Call(self->original, args, kwargs);
+  return call_within(self, self->original, args, kwargs);
+}
+
+/* Whether an exact entry may be launched that was only expected to fit: nothing is launched for the first time while a
+ * stream is captured. As `push_autocast`. */
+static int may_guess(const Plan *plan, const Call *call) {
+  if (!plan->on_cuda) return 1;
+  for (int i = 0; i < call->tensor_count; ++i) /* another device may be of another kind, which no binary can know */
+    if (call->views[i].device.device_id != plan->device) return 0;
+  PyObject *capturing = ask(torch.capturing);
+  Py_XDECREF(capturing);
+  return capturing ? capturing == Py_False : -1;
+}
+
+/* Keep a plan that fitted, so that a capture finds its signature among those that have run. 0: an exception is set. */
+static int settle(Table *self, const Call *call, Plan *plan) {
+  if (!plan->on_cuda || find(&self->exact, call->words, call->count)) return 1;
+  Entry *entry = add(&self->exact, call, call->words, call->count);
+  if (!entry) return 0;
+  entry->plan = (Plan *)Py_NewRef(plan);
+  entry->counter = Py_NewRef(plan->counter);
+  return 1;
+}
+
+/* fall_back(args, kwargs[, function]): the original call, or a call of the function as a part of it. */
+static PyObject *table_fall_back(Table *self, PyObject *const *args, Py_ssize_t given) {
+  if (given < 2 || given > 3 || !PyTuple_CheckExact(args[0]) || !PyDict_CheckExact(args[1]) || !self->original) {
+    PyErr_SetString(PyExc_TypeError, "fall_back(args: tuple, kwargs: dict, function)");
+    return NULL;
+  }
+  return given == 2 ? call_original(self, args[0], args[1]) : call_within(self, args[2], args[0], args[1]);
+}
+
 static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t given) {
   if (given != 2 || !PyTuple_CheckExact(args[0]) || !PyDict_CheckExact(args[1])) {
     PyErr_SetString(PyExc_TypeError, "attempt(args: tuple, kwargs: dict)");
     return NULL;
   }
+  if (busy && self->original) {
+    const int within = within_original(self);
+    if (within) return within < 0 ? NULL : call_original(self, args[0], args[1]);
+  }
   Call call;
   if (!self->active || !read_call(&call, args[0], args[1])) return Py_NewRef(unknown);
-  const int described = self->by_autocast ? push_autocast(&call) : 1;
+  const int described = push_surroundings(&call, self);
   if (described != 1) return described ? NULL : Py_NewRef(unknown);
   const Entry *entry = find(&self->exact, call.words, call.count);
-  if (entry && !entry->plan) return count_one(entry->counter) ? Py_NewRef(missed) : NULL;
+  if (entry && !entry->plan) {
+    if (!self->original) return Py_NewRef(unknown);
+    return count_one(entry->counter) ? call_original(self, args[0], args[1]) : NULL;
+  }
   const int guessed = !entry;
   if (guessed) {
     entry = find(&self->expected, call.rest, call.rest_count);
     if (!entry || !entry->plan) return Py_NewRef(unknown);
-    for (int i = 0; i < call.tensor_count; ++i) /* another device may be of another kind, which no binary can know */
-      if (entry->plan->on_cuda && call.views[i].device.device_id != entry->plan->device) return Py_NewRef(unknown);
+    const int may = may_guess(entry->plan, &call);
+    if (may != 1) return may ? NULL : Py_NewRef(unknown);
   }
   Plan *plan = (Plan *)Py_NewRef(entry->plan); /* the table may change while the kernel runs */
   int allowed = state_allows(plan, &call, self->by_autocast);
@@ -497,6 +605,8 @@ static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t gi
       Py_CLEAR(wrong->plan);
     }
     result = Py_NewRef(unknown);
+  } else if (result && guessed && !settle(self, &call, plan)) {
+    Py_CLEAR(result);
   }
   Py_DECREF(plan);
   return result;
@@ -511,7 +621,7 @@ static PyObject *table_remember(Table *self, PyObject *args) {
     return NULL;
   Call call;
   if (!self->active || (plan != Py_None && Py_TYPE(plan) != &PlanType) || !read_call(&call, values, names)) Py_RETURN_FALSE;
-  const int described = self->by_autocast ? push_autocast(&call) : 1;
+  const int described = push_surroundings(&call, self);
   if (described < 0) return NULL;
   if (!described) Py_RETURN_FALSE;
   Entry *entry = find(&self->exact, call.words, call.count);
@@ -533,17 +643,26 @@ static PyObject *table_remember(Table *self, PyObject *args) {
 static void table_dealloc(Table *self) {
   map_clear(&self->exact);
   map_clear(&self->expected);
+  Py_XDECREF(self->state);
+  Py_XDECREF(self->original);
+  Py_XDECREF(self->package);
+  Py_XDECREF(self->operators);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef table_methods[] = {
-  {"attempt", (PyCFunction)(void (*)(void))table_attempt, METH_FASTCALL, "attempt(args, kwargs): a result, MISSED or UNKNOWN"},
+  {"attempt", (PyCFunction)(void (*)(void))table_attempt, METH_FASTCALL, "attempt(args, kwargs): a result, or UNKNOWN"},
+  {"fall_back", (PyCFunction)(void (*)(void))table_fall_back, METH_FASTCALL, "fall_back(args, kwargs[, function]): the original call"},
   {"remember", (PyCFunction)table_remember, METH_VARARGS, "remember(args, kwargs, plan, counter, portable): whether it could"},
   {NULL, NULL, 0, NULL},
 };
 static PyMemberDef table_members[] = {
   {"active", T_BOOL, offsetof(Table, active), 0, "false: every attempt answers UNKNOWN"},
   {"by_autocast", T_BOOL, offsetof(Table, by_autocast), 0, "autocast is part of the signature"},
+  {"state", T_OBJECT, offsetof(Table, state), 0, "tuple of (function, arguments): answers that are part of the signature"},
+  {"original", T_OBJECT, offsetof(Table, original), 0, "what the call site stands for"},
+  {"package", T_OBJECT, offsetof(Table, package), 0, "whose call site it is"},
+  {"operators", T_OBJECT, offsetof(Table, operators), 0, "frozenset of the names of the operators that a call may mean"},
   {NULL, 0, 0, 0, NULL},
 };
 static PyTypeObject TableType = {
@@ -676,15 +795,15 @@ static PyTypeObject LedgerType = {
 static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
   static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "autocast_state", "grad_enabled", "autocast",
                           "default_dtype", "float32", "is_neg", "empty_like", "is_inference",
-                          "inference_mode", "increment_version", "forward_ad", "exchange",
+                          "inference_mode", "increment_version", "capturing", "forward_ad", "exchange",
                           "empty_strided", "delete_tensor", "wrap", NULL};
   PyObject *capsule;
   unsigned long long empty_strided, delete_tensor, wrap;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
                                    &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
                                    &torch.none_of, &torch.autocast_state, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
                                    &torch.empty_like, &torch.is_inference, &torch.inference_mode,
-                                   &torch.increment_version, &PyDict_Type, &torch.forward_ad, &capsule, &empty_strided,
+                                   &torch.increment_version, &torch.capturing, &PyDict_Type, &torch.forward_ad, &capsule, &empty_strided,
                                    &delete_tensor, &wrap))
     return NULL;
   if (empty_strided && delete_tensor && wrap) {
@@ -703,7 +822,7 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
   torch.current_level = PyUnicode_InternFromString("_current_level");
   PyObject *kept[] = {torch.tensor, torch.parameter, torch.constants, torch.sequences, torch.none_of, torch.autocast_state, torch.grad_enabled,
                       torch.autocast, torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.is_inference, torch.inference_mode,
-                      torch.increment_version, torch.forward_ad};
+                      torch.increment_version, torch.capturing, torch.forward_ad};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) Py_INCREF(kept[i]); /* for the life of the process */
   return PyBool_FromLong(torch.empty_strided != NULL);
 }
@@ -726,11 +845,8 @@ PyMODINIT_FUNC PyInit_kforge_call_table(void) {
   for (size_t i = 0; i < sizeof types / sizeof *types; ++i)
     if (PyType_Ready(types[i]) < 0) return NULL;
   PyObject *module = PyModule_Create(&definition);
-  missed = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
   unknown = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
-  if (!module || !missed || !unknown || PyModule_AddObjectRef(module, "MISSED", missed) < 0 ||
-      PyModule_AddObjectRef(module, "UNKNOWN", unknown) < 0)
-    return NULL;
+  if (!module || !unknown || PyModule_AddObjectRef(module, "UNKNOWN", unknown) < 0) return NULL;
   PyObject *nothing = PyLong_FromVoidPtr((void *)(uintptr_t)launch_nothing);
   const int added = nothing ? PyModule_AddObjectRef(module, "NOTHING", nothing) : -1;
   Py_XDECREF(nothing);

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from kernelforge.capture.models.types import LoadedModel, ModelOptions, ModelSource
+from kernelforge.capture.models.types import LoadedModel, ModelOptions, ModelSource, SampleCall
 from kernelforge.errors import EnvironmentMissing, ModelError
 from kernelforge.plugins import load_plugin, plugin_names
 
-__all__ = ["LoadedModel", "ModelOptions", "ModelSource", "load_model"]
+__all__ = ["LoadedModel", "ModelOptions", "ModelSource", "SampleCall", "load_model"]
 
 
 def load_model(text: str, options: ModelOptions) -> LoadedModel:

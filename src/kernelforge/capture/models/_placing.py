@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kernelforge.capture.models.types import ModelOptions
+from kernelforge.capture.models.types import ModelOptions, SampleCall
 from kernelforge.errors import ModelError, UsageError
 
 
@@ -50,10 +50,8 @@ def place_inputs(value: Any, options: ModelOptions) -> Any:
 
 def sample_call(
     run: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any], options: ModelOptions
-) -> Callable[[], object]:
+) -> SampleCall:
     """A callable without arguments that runs one sample without gradients. Inputs by position, or by name in a dict."""
-    import torch
-
     if not isinstance(inputs, Mapping | list | tuple):
         raise ModelError(
             f"a set of inputs is a {type(inputs).__name__}, not a list of the arguments of the model",
@@ -61,9 +59,4 @@ def sample_call(
         )
     args: list[Any] = [] if isinstance(inputs, Mapping) else [place_inputs(v, options) for v in inputs]
     kwargs: dict[str, Any] = place_inputs(dict(inputs), options) if isinstance(inputs, Mapping) else {}
-
-    def call() -> object:
-        with torch.no_grad():
-            return run(*args, **kwargs)
-
-    return call
+    return SampleCall(run=run, args=tuple(args), kwargs=kwargs)

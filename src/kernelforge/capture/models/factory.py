@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def _sample(item: Any, text: str, options: ModelOptions) -> tuple[object, Callab
         model = place_model(item[0], options)
         kwargs = place_inputs(dict(item[2]), options) if len(item) == 3 else {}
         args = item[1] if isinstance(item[1], tuple | list) else (item[1],)
-        return model, sample_call(partial(model, **kwargs), args, options)
+        return model, replace(sample_call(model, args, options), kwargs=kwargs)
     raise ModelError(f"factory {text} returned a {type(item).__name__}", hint=_FORMS)
 
 

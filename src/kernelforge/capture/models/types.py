@@ -1,10 +1,13 @@
-"""How a model is asked for and handed over. Owns `ModelOptions`, `LoadedModel` and the `ModelSource` protocol."""
+"""How a model is asked for and handed over.
+
+Owns `ModelOptions`, `LoadedModel`, `SampleCall` and the `ModelSource` protocol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,25 @@ class ModelOptions:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SampleCall:
+    """One sample of a model: called without arguments, it runs without gradients.
+
+    Attributes:
+        run: the model, or what runs it. args, kwargs: of this sample, on its device.
+    """
+
+    run: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def __call__(self) -> object:
+        import torch
+
+        with torch.no_grad():
+            return self.run(*self.args, **self.kwargs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A model ready to run.
@@ -33,7 +55,8 @@ class LoadedModel:
     Attributes:
         name: for people, and for file names.
         model: the model itself, as the user gave it; None when there are only callables.
-        calls: one callable without arguments per sample; each runs without gradients.
+        calls: one callable without arguments per sample; each runs without gradients. A model that was named, not
+            given as an object, has `SampleCall`s.
     """
 
     name: str
