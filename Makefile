@@ -6,13 +6,19 @@
 #   memcheck   every proposal of the template generator under the sanitizers, some minutes
 #   kill-test   searches killed 200 times at random moments, with and without a language model; KILLS=20 and the like
 #   build-test   every hostile source with every compiler, and the torch ABI with nvcc, some minutes
+#   fuzz    12,000 mutated packages, none of which may be trusted or do any harm, about a minute
+#   compile-test   kernels under torch.compile: every call form of every operator, and Inductor's own kernels, some minutes
+#   generation-test   20 prompts of up to 4,000 tokens decoded with kernels, growing and static cache, some minutes
+#   version-test   one package under other versions of torch: VENVS="PATH ..." names environments that have them
+#   threads   8 threads in dispatch for a minute: hits, misses, blocks that come and go, several packages
+#   tensor-parallel   a model split over two processes, each with a package of its own; DEVICE=cuda for two GPUs
 #   real-llm   ten iterations of a real language model on one variant, at most 5 dollars: MODEL=PROVIDER/NAME, its key
 #              in the environment; the search is recorded in build/real-llm
 #   check   formatting, lint, types, import directions, sizes of modules
 #   docs    regenerate docs/cli.md
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test adversarial memcheck kill-test build-test real-llm check format docs clean
+.PHONY: help setup demo test adversarial memcheck kill-test build-test fuzz compile-test generation-test version-test threads tensor-parallel real-llm check format docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -67,8 +73,30 @@ KILLS ?= 200
 kill-test: setup
 	KFORGE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/supervisor/test_kills.py tests/supervisor/test_kills_of_calls.py
 
+fuzz: setup
+	KFORGE_LONG=1 $(BIN)/python -m pytest -s tests/package/fuzz
+
+compile-test: setup
+	KFORGE_LONG=1 $(BIN)/python -m pytest tests/dispatch/test_compiled.py tests/dispatch/test_registered_catalogue.py
+
 build-test: setup
 	KFORGE_LONG=1 $(BIN)/python -m pytest tests/build
+
+threads: setup
+	KFORGE_LONG=1 $(BIN)/python -m pytest tests/dispatch/test_threads.py
+
+generation-test: setup
+	KFORGE_LONG=1 $(BIN)/python -m pytest -s tests/end_to_end/test_generation.py
+
+# An environment needs another torch and what the run time depends on (`pip install` this repository there, without
+# its dependency on torch if need be); the source that runs there is this one.
+version-test: setup
+	@test -n "$(VENVS)" || { echo 'which environments? make version-test VENVS="PATH ..."' >&2; exit 2; }
+	KFORGE_VERSION_VENVS="$(VENVS)" $(BIN)/python -m pytest -s tests/end_to_end/test_torch_versions.py
+
+DEVICE ?= cpu
+tensor-parallel: setup
+	$(BIN)/python -m tests.end_to_end.tensor_parallel_job --device $(DEVICE)
 
 # The only target that costs money. What is found is no record of ours before somebody has looked at it.
 REAL_LLM := build/real-llm

@@ -6,6 +6,7 @@ A group is the first folder under tests/.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -22,6 +23,11 @@ TESTS = Path(__file__).parent
 def pytest_configure(config: pytest.Config) -> None:
     # Tests must not meet each other's kernels, nor those of whoever runs them; tests/library uses folders of its own.
     os.environ["KFORGE_LIBRARY"] = "0"
+    # Nor may they sign with the user's key, or change what the user trusts: also where only a bare environment is read.
+    folder = tempfile.TemporaryDirectory(prefix="kforge-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["XDG_CONFIG_HOME"] = folder.name
+    os.environ["KFORGE_CONFIG_DIR"] = str(Path(folder.name, "kernelforge"))
     config.pluginmanager.register(GroupTimes(), "kernelforge-group-times")
 
 

@@ -17,6 +17,8 @@ Shapes: TypeAlias = Literal["auto", "exact"]
 Device: TypeAlias = Literal["cpu", "cuda"]
 
 if TYPE_CHECKING:
+    import torch
+
     from kernelforge.benchmark.clock import ForeignLoad
     from kernelforge.capture.models import ModelOptions
     from kernelforge.capture.types import Recording
@@ -134,12 +136,27 @@ def device_of(model: object, args: Sequence[object]) -> Device:
 
     if isinstance(model, torch.nn.Module):
         for parameter in model.parameters():
-            return _device(parameter.device.type)
+            if not parameter.is_meta:
+                return _device(parameter.device.type)
+        if home := _computes_on(model):
+            return _device(home)
     for value in args:
         for one in value.values() if isinstance(value, Mapping) else (value,):
             if isinstance(one, torch.Tensor):
                 return _device(one.device.type)
     return "cpu"
+
+
+def _computes_on(model: torch.nn.Module) -> str:
+    """Where a model computes whose weights wait elsewhere and come in by hooks of accelerate, or ""."""
+    import torch
+
+    for module in model.modules():
+        device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+        if device is not None:
+            # A number is one of the accelerators, of which torch would name none on a machine that has none.
+            return "cuda" if isinstance(device, int) else torch.device(device).type
+    return ""
 
 
 def present_device(wanted: str | None) -> Device:

@@ -1,4 +1,6 @@
-"""Times each entry of a package against eager through the real dispatch path, in this process.
+"""Times an entry of a package against eager through the real dispatch path, in this process. Owns `DispatchTiming`.
+
+Here for eager mode; `graph_timing` and `compiled_timing` do the same in the other modes of dispatch.
 
 Only binaries that the judge accepted come here. Both sides are called from Python exactly as a model calls them: the
 operator's function, once with the package dispatched and once without, alternating in ABBA order. This is also the
@@ -22,10 +24,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kernelforge.benchmark.clock import BUSY_SHARE, ForeignLoad, wait_until_quiet
@@ -39,9 +39,12 @@ from kernelforge.cards.types import SizePoint, Variant, VariantRecord
 from kernelforge.digest import Json
 from kernelforge.operators import get_operator
 from kernelforge.settings import Settings
+from kernelforge.timing_inputs import FreshInputs, drawn, inputs_of, memory_of, under_autocast, write_others
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from kernelforge.dispatch.loading import LoadedPackage
 
 Samples: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
 """Of eager and of the dispatched calls, microseconds per call; i-th with i-th a pair."""
@@ -52,10 +55,6 @@ BLOCK_S = 0.004
 QUIET_TIMEOUT_S = 20.0
 
 MOST_PAIRS = 120
-
-SETS_BYTES = {"cpu": 1 << 21, "cuda": 1 << 26}
-"""Of the inputs that a block of repeated calls goes through: they stay in a near cache, as a model's small ones do."""
-MOST_SETS = 512
 
 FLOW_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
 """From how many bytes of the largest tensor on calls are timed in flow: below, all is in the nearest caches anyway, and
@@ -72,7 +71,7 @@ class DispatchedPoint:
 
     Attributes:
         calls: what the point stands for.
-        eager_us, dispatched_us: of repeated calls.
+        eager_us, dispatched_us: of repeated calls. In a mode other than eager, `eager_us` are of that mode's own path.
         flow_eager_us, flow_dispatched_us: of calls in flow, with their consumer; empty where that was not timed.
         foreign_cpu_share: what others used of the machine's CPUs meanwhile, in [0, 1].
     """
@@ -108,7 +107,7 @@ class DispatchedPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTiming:
-    """What calls through dispatch cost, per size point.
+    """What calls through dispatch cost in one mode, per size point, and what they cost there without the package.
 
     Attributes:
         wrong: what was wrong with an output through dispatch, or "". Then nothing else counts.
@@ -148,9 +147,12 @@ class DispatchTiming:
             best = variant.largest_elements(point.dims)
         return best
 
+    def speedup_json(self) -> Json:
+        return {"median": self.interval.median, "low": self.interval.low, "high": self.interval.high}
+
     def to_json(self) -> Json:
         return {
-            "speedup": {"median": self.interval.median, "low": self.interval.low, "high": self.interval.high},
+            "speedup": self.speedup_json(),
             "points": [
                 {
                     "dims": dict(p.dims),
@@ -171,41 +173,61 @@ def _deciding(repeated: Interval, in_flow: Interval | None) -> Interval:
     return repeated if in_flow is None or repeated.high < 1.0 else in_flow
 
 
-def time_through_dispatch(
-    package: Path,
-    records: Sequence[VariantRecord],
+def time_dispatched(
+    loaded: LoadedPackage,
+    record: VariantRecord,
     examples: ExampleStore,
     settings: Settings,
     *,
-    say: Callable[[str], None],
     budget_s: float = 1.5,
-) -> Iterator[DispatchTiming]:
-    """One timing for each record, whose variants are those of the package's entries. `budget_s` bounds each.
+    patience_s: float = QUIET_TIMEOUT_S,
+) -> DispatchTiming:
+    """Time the calls of one variant through a package that is loaded. `budget_s` bounds each regime of all points.
+
+    Args:
+        patience_s: how long to wait at each point for others to leave the CPUs alone, if they did not; 0 takes the
+            times as they are.
 
     Raises:
         DeviceBusy: another process times on the device for too long.
     """
-    from kernelforge.dispatch.loading import load
 
-    loaded = load(package, settings=settings)
-    for record in records:
-        say(f"timing {record.variant.label} through dispatch")
-        points = []
-        wrong = _wrong_output(loaded, record)
-        if wrong:
-            yield DispatchTiming(points=(), wrong=wrong)
-            continue
-        for point, calls, share in representative_points(record):
-            # Every point gets a fair part of the time: a decision for its sizes may depend on it alone.
-            seconds = budget_s * max(share, 0.25)
-            timed = partial(_time_point, loaded, record, point, examples, calls=calls, budget_s=seconds)
-            with timing_slot(settings, record.variant.device):
-                points.append(_time_quietly(timed))
-        yield DispatchTiming(points=tuple(points), wrong=_wrong_output(loaded, record))
+    def dispatched(point: SizePoint, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        from kernelforge.verify.reference import evaluate
+
+        with loaded.dispatch():
+            return evaluate(record.variant, point.dims, point.scalars, inputs)
+
+    points = []
+    wrong = wrong_output(record, dispatched)
+    if wrong:
+        return DispatchTiming(points=(), wrong=wrong)
+    for point, calls, seconds in timed_points(record, budget_s):
+        timed = partial(_time_point, loaded, record, point, examples, calls=calls, budget_s=seconds)
+        with timing_slot(settings, record.variant.device):
+            points.append(_time_quietly(timed, patience_s=patience_s))
+    return DispatchTiming(points=tuple(points), wrong=wrong_output(record, dispatched))
 
 
-def _wrong_output(loaded: Any, record: VariantRecord) -> str:
-    """Judge outputs through dispatch at the costliest sizes, on inputs that nobody has seen; "" if they are right."""
+def timed_points(record: VariantRecord, budget_s: float) -> Iterator[tuple[SizePoint, int, float]]:
+    """The points to time, the costliest first, each with the calls it stands for and its seconds."""
+    for point, calls, share in representative_points(record):
+        # Every point gets a fair part of the time: a decision for its sizes may depend on it alone.
+        yield point, calls, budget_s * max(share, 0.25)
+
+
+def wrong_output(
+    record: VariantRecord,
+    dispatched: Callable[[SizePoint, Sequence[Tensor]], Sequence[Tensor]],
+    *,
+    at: SizePoint | None = None,
+) -> str:
+    """Judge outputs on inputs that nobody has seen; "" if they are right.
+
+    Args:
+        dispatched: the outputs, or changed inputs, that the package gives for copies of these inputs.
+        at: the sizes; by default the costliest.
+    """
     import torch
 
     from kernelforge.verify.compare import Mismatch, compare
@@ -213,15 +235,14 @@ def _wrong_output(loaded: Any, record: VariantRecord) -> str:
     from kernelforge.verify.tolerance import expect
 
     variant = record.variant
-    point, _, _ = representative_points(record)[0]
+    point = representative_points(record)[0][0] if at is None else at
     terms = reduction_terms(variant, point.dims, point.scalars)
     for distribution in JUDGED_DISTRIBUTIONS:
-        inputs = _drawn(variant, point, distribution)
+        inputs = drawn(variant, point, distribution)
         exact = truths(variant, point.dims, point.scalars, inputs, secrets.randbits(63))
-        with torch.inference_mode(), _autocast(variant):
+        with torch.inference_mode(), under_autocast(variant):
             eager = evaluate(variant, point.dims, point.scalars, inputs)
-            with loaded.dispatch():
-                outputs = evaluate(variant, point.dims, point.scalars, inputs)
+            outputs = dispatched(point, inputs)
         for got, want, truth in zip(outputs, eager, exact, strict=True):
             verdict = compare(
                 expect(want, truth.values, truth.sensitivity, terms=terms, shared=truth.shared, reach=truth.reach), got
@@ -231,17 +252,18 @@ def _wrong_output(loaded: Any, record: VariantRecord) -> str:
     return ""
 
 
-def _time_quietly(timed: Callable[[], DispatchedPoint]) -> DispatchedPoint:
-    """The point, timed once more if others used too much of the machine; the quieter of the two."""
-    found: list[DispatchedPoint] = []
-    for _ in range(2):
-        load = ForeignLoad(())
-        point = timed()
-        found.append(replace(point, foreign_cpu_share=load.share()))
-        if found[-1].foreign_cpu_share <= BUSY_SHARE:
-            break
-        wait_until_quiet((), share=BUSY_SHARE, timeout_s=QUIET_TIMEOUT_S)
-    return min(found, key=lambda p: p.foreign_cpu_share)
+def _time_quietly(timed: Callable[[], DispatchedPoint], *, patience_s: float = QUIET_TIMEOUT_S) -> DispatchedPoint:
+    """The point, timed once more if others used too much of the machine, and there is patience; the quieter of two."""
+    first = _with_foreign_load(timed)
+    if first.foreign_cpu_share <= BUSY_SHARE or patience_s <= 0:
+        return first
+    wait_until_quiet((), share=BUSY_SHARE, timeout_s=patience_s)
+    return min(first, _with_foreign_load(timed), key=lambda p: p.foreign_cpu_share)
+
+
+def _with_foreign_load(timed: Callable[[], DispatchedPoint]) -> DispatchedPoint:
+    load = ForeignLoad(())
+    return replace(timed(), foreign_cpu_share=load.share())
 
 
 def _time_point(
@@ -250,10 +272,10 @@ def _time_point(
     import torch
 
     operator = get_operator(record.variant.operator)
-    tensors = _inputs(record, point, examples)
+    tensors = inputs_of(record, point, examples)
     bound = to_bound(record.variant, point.dims, point.scalars, tensors)
     synchronize = torch.cuda.synchronize if record.variant.device == "cuda" else _nothing
-    fresh = _FreshInputs(tensors)
+    fresh = FreshInputs(tensors)
     calls_of_block = [to_bound(record.variant, point.dims, point.scalars, inputs) for inputs in fresh.sets]
 
     def block(calls: int) -> float:
@@ -267,7 +289,7 @@ def _time_point(
         synchronize()
         return (time.perf_counter() - started) / len(chosen) * 1e6
 
-    with torch.inference_mode(), _autocast(record.variant):
+    with torch.inference_mode(), under_autocast(record.variant):
         eager_us, dispatched_us = _alternate(loaded, block, budget_s, most_calls=len(fresh.sets))
         flow = _flow_block(lambda: operator.call(bound), tensors)
         flow_us: Samples = ((), ())
@@ -277,15 +299,6 @@ def _time_point(
         dims=point.dims, calls=calls, eager_us=eager_us, dispatched_us=dispatched_us,
         flow_eager_us=flow_us[0], flow_dispatched_us=flow_us[1],
     )  # fmt: skip
-
-
-def _autocast(variant: Variant) -> AbstractContextManager[object]:
-    """The state under which the variant's calls were captured."""
-    import torch
-
-    if not variant.autocast:
-        return nullcontext()
-    return torch.autocast(variant.device, dtype=getattr(torch, variant.autocast), cache_enabled=False)
 
 
 def _alternate(loaded: Any, block: Callable[[int], float], budget_s: float, *, most_calls: int) -> Samples:
@@ -323,14 +336,14 @@ def _flow_block(call: Callable[[], Any], tensors: Sequence[Tensor]) -> Callable[
     repeats = any(n > 1 and s == 0 for n, s in zip(first.shape, first.stride(), strict=True))
     if largest < FLOW_BYTES[first.device.type] or repeats:
         return None
-    written, base = _memory(first), _memory(first).clone()
+    written, base = memory_of(first), memory_of(first).clone()
     # Operators of torch's own tables are never replaced.
     consume = torch.ops.aten.sum.default
     clock = _DeviceClock() if first.is_cuda else _HostClock()
 
     def block(calls: int) -> float:
         for _ in range(calls):
-            _write_others(base, written)
+            write_others(base, written)
             clock.start()
             result = call()
             consume(result if isinstance(result, torch.Tensor) else result[0])
@@ -338,49 +351,6 @@ def _flow_block(call: Callable[[], Any], tensors: Sequence[Tensor]) -> Callable[
         return median(clock.times_us())
 
     return block
-
-
-class _FreshInputs:
-    """Sets of a call's inputs, whose large tensors hold other values in every block and every set."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        largest = max((t.numel() for t in tensors), default=0)
-        changing = [i for i, t in enumerate(tensors) if t.numel() and 2 * t.numel() >= largest]
-        self._base = {i: _memory(tensors[i]).clone() for i in changing}
-        size = sum(b.numel() * b.element_size() for b in self._base.values())
-        device = tensors[0].device.type if tensors else "cpu"
-        count = max(2, min(MOST_SETS, SETS_BYTES[device] // max(size, 1)))
-        self._copies = [{i: b.clone() for i, b in self._base.items()} for _ in range(count)]
-        self.sets = [
-            [c[i].as_strided(t.shape, t.stride()) if i in c else t for i, t in enumerate(tensors)] for c in self._copies
-        ]
-
-    def renew(self, count: int) -> None:
-        """Write other values into the first `count` sets."""
-        for copies in self._copies[:count]:
-            for position, copy in copies.items():
-                _write_others(self._base[position], copy)
-
-
-def _memory(tensor: Tensor) -> Tensor:
-    """The memory from a tensor's first to its last element, as a tensor of one dimension."""
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    return tensor.as_strided((extent,), (1,))
-
-
-def _write_others(base: Tensor, out: Tensor) -> None:
-    """Fill `out` with what differs from all that was written before, of the same kind as `base`.
-
-    Floats are scaled and shifted by random amounts, which leaves the positive ones positive. Of integers and bools,
-    which may be indices, the order is turned.
-    """
-    import torch
-
-    if base.is_floating_point():
-        torch.ops.aten.mul.out(base, 1 + (1 + secrets.randbelow(1 << 20)) / (1 << 22), out=out)
-        torch.ops.aten.add_.Scalar(out, (1 + secrets.randbelow(1 << 20)) / (1 << 24))
-    else:
-        torch.ops.aten.copy_.default(out, torch.ops.aten.roll.default(base, [secrets.randbelow(max(base.numel(), 1))]))
 
 
 class _HostClock:
@@ -428,27 +398,6 @@ class _DeviceClock:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._events.append(event)
-
-
-def _inputs(record: VariantRecord, point: SizePoint, examples: ExampleStore) -> list[Tensor]:
-    """The captured tensors of the point, or drawn ones where none are stored, on the variant's device."""
-    variant = record.variant
-    if point.example and examples.has(point.example):
-        return examples.get(point.example, device=variant.device)
-    return _drawn(variant, point, "normal")
-
-
-def _drawn(variant: Variant, point: SizePoint, distribution: str) -> list[Tensor]:
-    import torch
-
-    from kernelforge.verify.draw import draw_inputs
-
-    specs = [pattern.spec(point.dims, variant.device) for pattern in variant.tensors]
-    drawn = draw_inputs(
-        variant, specs, distribution, pools=[None] * len(specs), seed=secrets.randbits(63),
-        device=torch.device(variant.device),
-    )  # fmt: skip
-    return list(drawn)
 
 
 def _nothing() -> None:

@@ -1,9 +1,10 @@
 """From winners to a package: certify, time each entry through the real dispatch path, narrow or leave out, write.
 
-An entry's decision for eager mode is taken here: the kernel must beat the original call by `MIN_SPEEDUP_LOW` beyond the
-noise when both are called from Python as a model calls them, so that a microsecond won by the kernel and lost by the
-guard does not count. Where only larger sizes win, the guard shrinks to those: the same source is built for the narrowed
-variant, certified and timed again, because that is the binary that ships.
+An entry's decisions are taken here, one for each mode of dispatch: the kernel must beat the mode's own path by
+`MIN_SPEEDUP_LOW` beyond the noise when both are called as a model calls them there, so that a microsecond won by the
+kernel and lost by the guard does not count. What is off in one mode may be on in another. Where only larger sizes win
+in eager mode, the guard shrinks to those: the same source is built for the narrowed variant, certified and timed again,
+because that is the binary that ships. If the unnarrowed kernel wins in another mode, it ships beside.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kernelforge.build.types import Artifact, BuildFailure
 from kernelforge.cards.types import VariantRecord
-from kernelforge.certification import DispatchTiming, time_through_dispatch
+from kernelforge.certification import DispatchTiming
 from kernelforge.digest import Json
 from kernelforge.errors import PackageError
 from kernelforge.evaluate.types import Certified, MemoryUnavailable, Scored, Trial, WorkerFailure
@@ -24,17 +25,22 @@ from kernelforge.generate.types import Candidate
 from kernelforge.library.certified import certified_kernel
 from kernelforge.library.folder import Library
 from kernelforge.library.types import StoredKernel
+from kernelforge.mode_timing import NOT_MEASURED, ModeTimings, chosen_modes, time_in_modes
+from kernelforge.pace import Pace
 from kernelforge.package.reader import read_package
 from kernelforge.package.serial import make_entry
-from kernelforge.package.types import Decision, Entry, Header, Off, Use
+from kernelforge.package.signing import local_signer
+from kernelforge.package.trust import require_trust
+from kernelforge.package.types import MODES, Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.report.operators import untried_reason
-from kernelforge.report.rows import DECISION_EAGER, ExportReport, UsedKernel, used_decision
-from kernelforge.report.units import format_duration, format_speedup
+from kernelforge.report.rows import DECISION_EAGER, DECISION_USE, ExportReport, UsedKernel, used_decision
+from kernelforge.report.units import format_speedup
 from kernelforge.search.finalists import by_final_times, final_speedup, finalists
 from kernelforge.search.lineage import MIN_SPEEDUP_LOW
 from kernelforge.search.types import Node
-from kernelforge.search.winners import Choice, choose_winners, not_faster
+from kernelforge.search.winners import Choice, choose_winners
+from kernelforge.settings import load_settings
 from kernelforge.verify.types import Rejected, RejectReason
 
 if TYPE_CHECKING:
@@ -45,8 +51,6 @@ CERTIFICATES = 3
 """So many of a variant's fastest nodes are tried, if the certificate turns the first ones down."""
 
 UNCHECKED = "memory could not be checked"
-
-NOT_MEASURED = "not measured in this mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ def export(
     picks: Mapping[str, str] | None = None,
     write_empty: bool = True,
     allow_unchecked: bool = False,
+    modes: Sequence[str] | None = None,
     say: Callable[[str], None],
 ) -> Exported:
     """Write the project's winners as a package, and keep those in use in this machine's library.
@@ -90,6 +95,7 @@ def export(
         picks: variant -> node, by hand: used whatever its time, but never an invalid one.
         write_empty: write the file, or replace an older one, also if no kernel is worth using.
         allow_unchecked: export a kernel also where this machine cannot check its memory; the header names it.
+        modes: of dispatch, in which kernels are timed and may be used; see `mode_timing.chosen_modes`.
 
     Raises:
         NotFound, UsageError: a pick names nothing, or nothing valid. PackageError: the file cannot be written.
@@ -97,7 +103,8 @@ def export(
     if not output.parent.is_dir():
         raise PackageError(f"cannot write {output}: there is no folder {output.parent}", hint="make it, or change -o")
     exporter = _Exporter(
-        project=project, output=output, workshop=workshop, say=say, allow_unchecked=allow_unchecked
+        project=project, output=output, workshop=workshop, say=say, allow_unchecked=allow_unchecked,
+        modes=chosen_modes(modes, project.device),
     )  # fmt: skip
     picked = frozenset(project.record(prefix).variant.id for prefix in picks or {})
     exported = exporter.run(choose_winners(project, picks), picked, write_empty=write_empty)
@@ -108,12 +115,13 @@ def export(
 
 
 def leave_out(path: Path, variants: Collection[str], *, reason: str) -> None:
-    """Turn these variants off in a written package.
+    """Turn these variants off in a package that was written here.
 
     Raises:
-        PackageError: the file cannot be written.
+        PackageError: the file cannot be written, or is not to be trusted any more.
     """
     package = read_package(path)
+    require_trust(package, load_settings())  # it is signed again
     entries = [
         replace(e, decisions={**e.decisions, "eager": Off(reason=reason)}) if e.variant.id in variants else e
         for e in package.entries
@@ -121,74 +129,53 @@ def leave_out(path: Path, variants: Collection[str], *, reason: str) -> None:
     write_package(path, entries, header=package.header)
 
 
-class _Pace:
-    """How far the certificates are, and how long the rest will take if they go on as they did."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._begun, self._started = total, 0, time.monotonic()
-
-    def next(self) -> None:
-        """Another variant's turn."""
-        self._begun += 1
-
-    def finish(self) -> None:
-        """None is left; what is certified from now on was not foreseen."""
-        self._total = 0
-
-    def __str__(self) -> str:
-        return f"{self._begun}/{self._total} " if self._total else ""
-
-    def left(self) -> str:
-        """ ", about 40s left", once one is done."""
-        done = self._begun - 1
-        if done < 1 or not self._total:
-            return ""
-        seconds = (time.monotonic() - self._started) / done * (self._total - done)
-        return f", about {format_duration(seconds)} left"
-
-
 class _Exporter:
     """One export."""
 
     def __init__(
         self, *, project: Project, output: Path, workshop: Workshop, say: Callable[[str], None],
-        allow_unchecked: bool = False,
+        allow_unchecked: bool = False, modes: Sequence[str] = ("eager",),
     ) -> None:  # fmt: skip
         self.project, self.output, self.workshop, self.say = project, output, workshop, say
-        self.allow_unchecked = allow_unchecked
+        self.allow_unchecked, self.modes = allow_unchecked, tuple(modes)
+        self.signer = local_signer(workshop.settings.config_dir)  # now, not after minutes of certificates
         self.header = _header(project)
         self.skipped: list[tuple[str, str]] = []
         self.cannot_check = ""
         self.decisions: dict[str, str] = {}
         self.used: list[UsedKernel] = []
         self.certified: list[StoredKernel] = []
-        self.pace = _Pace(0)
+        self.pace = Pace(0)
 
     def run(self, choices: Sequence[Choice], picked: frozenset[str], *, write_empty: bool) -> Exported:
         self.skipped = [(c.record.variant.label, self._why_skipped(c)) for c in choices if c.node is None]
-        self.pace = _Pace(sum(c.node is not None for c in choices))
+        self.pace = Pace(sum(c.node is not None for c in choices))
         certified = [c for c in map(self._certify_choice, choices) if c is not None]
         entries: list[Entry] = []
         narrowed: list[_Certified] = []
         self.pace.finish()
-        for kernel, timing in self._time(certified):
-            if timing.interval.low > MIN_SPEEDUP_LOW or kernel.origin.variant.id in picked:
-                entries.append(self._use(kernel, timing))
+        for kernel, timings in self._time(certified):
+            picked_by_hand = kernel.origin.variant.id in picked
+            if picked_by_hand or "eager" in timings.used_in():
+                entries.append(self._use(kernel, timings, picked=picked_by_hand))
                 continue
-            smaller = self._narrow(kernel, timing)
+            smaller = self._narrow(kernel, timings.timed["eager"])
             if smaller is not None:
                 narrowed.append(smaller)
+            # What wins in another mode at all sizes ships as it is, beside what wins in eager mode at some.
+            if timings.used_in():
+                entries.append(self._use(kernel, timings))
+            elif smaller is None:
+                entries.append(self._turn_down(kernel, timings))
+        for kernel, timings in self._time(narrowed):
+            if timings.used_in():
+                entries.append(self._use(kernel, timings))
             else:
-                entries.append(self._turn_down(kernel, timing))
-        for kernel, timing in self._time(narrowed):
-            if timing.interval.low > MIN_SPEEDUP_LOW:
-                entries.append(self._use(kernel, timing))
-            else:
-                entries.append(self._turn_down(kernel, timing))
-        used = sum(isinstance(e.decision("eager"), Use) for e in entries)
+                entries.append(self._turn_down(kernel, timings))
+        used = sum(any(isinstance(e.decision(mode), Use) for mode in MODES) for e in entries)
         size_bytes = 0
         if used or write_empty:
-            write_package(self.output, entries, header=self.header)
+            self._write(self.output, entries)
             size_bytes = self.output.stat().st_size
         report = ExportReport(
             path=str(self.output), entries=used, held=len(entries), skipped=tuple(self.skipped), size_bytes=size_bytes,
@@ -198,6 +185,9 @@ class _Exporter:
         nodes = {c.record.variant.id: c.node.id for c in choices if c.node is not None}
         nodes |= {c.origin.variant.id: c.node for c in certified}
         return Exported(report=report, decisions=self.decisions, nodes=nodes)
+
+    def _write(self, path: Path, entries: Sequence[Entry]) -> None:
+        write_package(path, entries, header=self.header, signer=self.signer)
 
     def _why_skipped(self, choice: Choice) -> str:
         """In the words of the operator table."""
@@ -276,23 +266,30 @@ class _Exporter:
             return None
         return replace(kernel, scored=replace(kernel.scored, verdict=verdict))
 
-    def _time(self, kernels: Sequence[_Certified]) -> list[tuple[_Certified, DispatchTiming]]:
-        """Those that are right through dispatch, each with its timing; the others are refused."""
+    def _time(self, kernels: Sequence[_Certified]) -> list[tuple[_Certified, ModeTimings]]:
+        """Those that are right through dispatch, each with its timings; the others are refused."""
         if not kernels:
             return []
         provisional = self.output.with_name(f".{self.output.name}.provisional")
+        everywhere = dict.fromkeys(self.modes, Use())
+        timed: list[tuple[_Certified, ModeTimings]] = []
+        pace = Pace(len(kernels))
         try:
-            write_package(provisional, [_entry(k, None, Use()) for k in kernels], header=self.header)
-            timings = list(time_through_dispatch(
-                provisional, [k.record for k in kernels], self.project.examples, self.workshop.settings, say=self.say
-            ))  # fmt: skip
+            self._write(provisional, [_entry(k, None, everywhere) for k in kernels])
+            timings = time_in_modes(
+                provisional, [k.record for k in kernels], self.project.examples, self.workshop.settings,
+                modes=self.modes, say=lambda text: self.say(f"{text} {pace}{pace.left()}".rstrip()),
+            )  # fmt: skip
+            pace.next()
+            for kernel, each in zip(kernels, timings, strict=True):
+                timed.append((kernel, each))
+                pace.next()
         finally:
             provisional.unlink(missing_ok=True)
-        timed = list(zip(kernels, timings, strict=True))
-        for kernel, timing in timed:
-            if timing.wrong:
-                self._refuse(kernel, timing.wrong)
-        return [(kernel, timing) for kernel, timing in timed if not timing.wrong]
+        for kernel, each in timed:
+            if each.wrong:
+                self._refuse(kernel, each.wrong)
+        return [(kernel, each) for kernel, each in timed if not each.wrong]
 
     def _narrow(self, kernel: _Certified, timing: DispatchTiming) -> _Certified | None:
         """The kernel for only those sizes that win, built and certified for them; None if there are none."""
@@ -311,21 +308,30 @@ class _Exporter:
         scored = replace(kernel.scored, artifact=artifact)
         return self._certify(replace(kernel, record=record, candidate=candidate, scored=scored))
 
-    def _use(self, kernel: _Certified, timing: DispatchTiming) -> Entry:
+    def _use(self, kernel: _Certified, timings: ModeTimings, *, picked: bool = False) -> Entry:
+        """The entry of a kernel that is used in some mode. picked: by hand, and so in eager mode whatever its time."""
         variant, least = kernel.record.variant, kernel.record.variant.min_elements
-        self.decisions[kernel.origin.variant.id] = used_decision(timing.interval, least)
+        decisions = timings.decisions() | ({"eager": Use()} if picked else {})
+        modes = tuple(mode for mode in MODES if isinstance(decisions[mode], Use))
+        dispatch = timings.timed[modes[0]].interval
+        self._decide(kernel, used_decision(dispatch, least, mode=modes[0]), eager="eager" in modes)
         self.used.append(UsedKernel(
             label=variant.label, origin=kernel.origin.variant.label, share=kernel.origin.share, least_elements=least,
-            dispatch=timing.interval,
+            dispatch=dispatch, modes={mode: timings.timed[mode].interval for mode in modes},
         ))  # fmt: skip
         if self.workshop.settings.library:
             self.certified.append(certified_kernel(
                 kernel.origin.variant, kernel.candidate, kernel.scored, least_elements=least,
-                dispatch=timing.interval, prelude=self.workshop.prelude(kernel.origin.variant),
+                dispatch=dispatch, prelude=self.workshop.prelude(kernel.origin.variant),
                 toolchain=self.workshop.backend.brief(), device_name=self.header.device_name,
                 model=self.project.model,
             ))  # fmt: skip
-        return _entry(kernel, timing, Use())
+        return _entry(kernel, timings, decisions)
+
+    def _decide(self, kernel: _Certified, decision: str, *, eager: bool) -> None:
+        """Note what is used of a captured variant: what serves it in eager mode counts before what does in another."""
+        if eager or not self.decisions.get(kernel.origin.variant.id, "").startswith(DECISION_USE):
+            self.decisions[kernel.origin.variant.id] = decision
 
     def _refuse(self, kernel: _Certified, wrong: str) -> None:
         """Leave out a kernel that the judge found right and that is wrong where a model would call it."""
@@ -345,14 +351,17 @@ class _Exporter:
             Trial(candidate=candidate, outcome=verdict, started=time.time() - seconds, seconds=seconds)
         )  # fmt: skip
 
-    def _turn_down(self, kernel: _Certified, timing: DispatchTiming) -> Entry:
-        least = kernel.record.variant.min_elements
+    def _turn_down(self, kernel: _Certified, timings: ModeTimings) -> Entry:
+        least, timing = kernel.record.variant.min_elements, timings.timed["eager"]
+        decisions = timings.decisions()
+        reasons = [d.reason for mode, d in decisions.items() if mode in timings.timed and isinstance(d, Off)]
         reason = f"also from {least} elements on " if kernel.record is not kernel.origin else ""
-        reason += f"through dispatch {not_faster(timing.interval)}"
+        reason += "; ".join(reasons)
         if timing.busy:
             reason += f" (others used {timing.foreign_cpu_share:.0%} of the CPUs: export again when it is quiet)"
-        self._skip(kernel, reason)
-        return _entry(kernel, timing, Off(reason=reason))
+        if not self.decisions.get(kernel.origin.variant.id, "").startswith(DECISION_USE):
+            self._skip(kernel, reason)
+        return _entry(kernel, timings, decisions | {"eager": Off(reason=reason)})
 
     def _forgive(self, record: VariantRecord) -> None:
         """Forget why earlier nodes of a variant were skipped: another one stands for it."""
@@ -370,15 +379,16 @@ def _in_words(verdict: Rejected | WorkerFailure) -> str:
     return f"{verdict.reason}: {verdict.case}: {verdict.detail}"
 
 
-def _entry(kernel: _Certified, timing: DispatchTiming | None, decision: Decision) -> Entry:
+def _entry(kernel: _Certified, timings: ModeTimings | None, decisions: Mapping[str, Decision]) -> Entry:
+    """Args: decisions: those for modes that it leaves out are off. timings: None before there are any."""
     off = Off(reason=NOT_MEASURED)
     entry = make_entry(
         variant=kernel.record.variant, candidate=kernel.candidate, scored=kernel.scored, share=kernel.record.share,
-        decisions={"eager": decision, "graphed": off, "compiled": off}, node=kernel.node,
+        decisions={mode: decisions.get(mode, off) for mode in MODES}, node=kernel.node,
     )  # fmt: skip
-    if timing is None:
+    if timings is None:
         return entry
-    measurement: Mapping[str, Json] = {**entry.measurement, "dispatch": timing.to_json()}
+    measurement: Mapping[str, Json] = {**entry.measurement, "modes": timings.to_json()}
     return replace(entry, measurement=measurement)
 
 
@@ -386,9 +396,11 @@ def _header(project: Project) -> Header:
     import torch
 
     from kernelforge import __version__
+    from kernelforge.dispatch.machine import driver_version
 
     device_name = torch.cuda.get_device_name(0) if project.device == "cuda" else ""
     return Header(
         name=project.model, device=project.device, torch=torch.__version__.split("+")[0],
         created_by=f"kernelforge {__version__}", device_name=device_name,
+        driver=driver_version() if project.device == "cuda" else "",
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,13 +34,16 @@ if TYPE_CHECKING:
     from kernelforge.capturing import Shapes
     from kernelforge.optimized import OptimizedModel
     from kernelforge.report.asking import AskReport, NextOrder, StatusReport, TellReport, VerdictReport, WorkOrder
+    from kernelforge.report.certified import RecertifyReport
     from kernelforge.report.costs import CostKey, CostReport
     from kernelforge.report.logs import LogPhase, LogReport
+    from kernelforge.report.package_run import PackageRunReport
     from kernelforge.report.plan import PlanReport
     from kernelforge.report.profiles import ProfileReport
     from kernelforge.report.replay import ReplayReport
     from kernelforge.report.runs import RunRow
     from kernelforge.report.trees import DiffReport, TreeReport
+    from kernelforge.report.trust import KeysReport, TrustReport
     from kernelforge.running import Followed
     from kernelforge.search.events import Event
     from kernelforge.search.types import SearchSummary
@@ -798,6 +801,7 @@ def export_project(
     output: Path,
     picks: Mapping[str, str] | None = None,
     allow_unchecked: bool = False,
+    modes: Sequence[str] | None = None,
     on_event: OnEvent = _ignore,
     settings: Settings | None = None,
 ) -> ExportReport:
@@ -806,9 +810,11 @@ def export_project(
     Args:
         picks: variant -> node, by hand; every other variant by the policy auto_best_fastest_valid.
         allow_unchecked: export kernels also where this machine cannot check their memory; the header names them.
+        modes: of dispatch, in which kernels are timed and may be used: "eager", "graphed", "compiled". By default
+            eager, and graphed on a GPU; compiled costs tens of seconds for each kernel.
 
     Raises:
-        UsageError: a pick is not valid. PackageError: the package cannot be written.
+        UsageError: a pick is not valid, or a mode unknown. PackageError: the package cannot be written.
     """
     from kernelforge.exporting import export
     from kernelforge.store.project import Project
@@ -816,42 +822,201 @@ def export_project(
 
     opened = Project.open(project)
     with open_workshop(opened.device, settings or load_settings()) as workshop:
-        exported = export(opened, output, workshop=workshop, picks=picks, allow_unchecked=allow_unchecked, say=on_event)
+        exported = export(
+            opened, output, workshop=workshop, picks=picks, allow_unchecked=allow_unchecked, modes=modes, say=on_event
+        )
     return exported.report
 
 
-def inspect_package(path: Path) -> PackageReport:
-    """What is in a package.
+def recertify_package(
+    path: Path,
+    *,
+    trust: str | Collection[str] = (),
+    modes: Sequence[str] | None = None,
+    again: bool = False,
+    max_time_s: float | None = None,
+    on_event: OnEvent = _ignore,
+    should_stop: ShouldStop = _never,
+    settings: Settings | None = None,
+) -> RecertifyReport:
+    """Judge and time the entries of a package on this machine, without a search, and keep the result for `load`.
+
+    Args:
+        trust: as of `load`. modes: to time; by default those in which an entry was timed before.
+        again: also what is certified here already. max_time_s: begin no entry after so long.
+
+    Raises:
+        UntrustedPackage: nobody here has said to trust it. EnvironmentMissing: no GPU or no compiler for the judge's
+        runner.
+    """
+    from kernelforge.recertifying import recertify
+
+    return recertify(
+        path, settings=settings or load_settings(), trust=trust, modes=modes, again=again, max_time_s=max_time_s,
+        say=on_event, should_stop=should_stop,
+    )  # fmt: skip
+
+
+def certification_of(
+    path: Path, *, trust: str | Collection[str] = (), settings: Settings | None = None
+) -> RecertifyReport:  # fmt: skip
+    """Whether the entries of a package are certified for this machine. Loads and runs nothing of it.
+
+    Raises:
+        UntrustedPackage: nobody here has said to trust it. EnvironmentMissing: it is for a GPU, and there is none.
+    """
+    from kernelforge.standing import open_standing
+
+    return open_standing(path, settings=settings or load_settings(), trust=trust).report()
+
+
+def run_with_package(
+    path: Path,
+    source: str,
+    *,
+    trust: str | Collection[str] = (),
+    ways: Sequence[str] | None = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    samples: int = 1,
+    random_weights: bool = False,
+    max_time_s: float | None = None,
+    on_event: OnEvent = _ignore,
+    settings: Settings | None = None,
+) -> PackageRunReport:
+    """Compare a model named on the command line with and without a package: outputs, and times in pairs.
+
+    Args:
+        trust: as of `load`. ways: to run the model, of "eager", "graphed", "compiled", "reduce-overhead"; by default
+            eager, and graphed on a GPU.
+        max_time_s: of the comparisons together.
+
+    Raises:
+        UntrustedPackage: nobody here has said to trust it. ModelError: the model cannot be loaded, or raises.
+        EnvironmentMissing: CUDA was asked for without a GPU.
+    """
+    from kernelforge.package_run import run_package
+
+    options = _options(device, dtype=dtype, samples=samples, random_weights=random_weights)
+    return run_package(
+        path, source, options=options, settings=settings or load_settings(), ways=ways, trust=trust,
+        max_time_s=max_time_s, say=on_event,
+    )  # fmt: skip
+
+
+def inspect_package(path: Path, *, settings: Settings | None = None) -> PackageReport:
+    """What is in a package, by whom it is signed, and whether it may be loaded here. Loads none of it.
 
     Raises:
         PackageError: it is corrupt, truncated, edited or of a newer format.
     """
     from kernelforge.package.reader import read_package
+    from kernelforge.package.trust import trust_of
     from kernelforge.report.packages import package_report
 
     package = read_package(path)
-    return package_report(package, path=str(path), size_bytes=path.stat().st_size, checks=())
+    trust = trust_of(package, settings or load_settings())
+    return package_report(package, path=str(path), size_bytes=path.stat().st_size, checks=(), trust=trust)
 
 
 def verify_package(path: Path, *, settings: Settings | None = None) -> PackageReport:
-    """Check a package: its integrity, and whether each entry would be on in this process.
+    """Check a package: its integrity, and whether each entry could be on in this process. Loads none of it.
 
     Raises:
         PackageError: it is corrupt, truncated, edited or of a newer format.
     """
-    from kernelforge.dispatch.loading import load
+    from kernelforge.dispatch.loading import reasons_off
     from kernelforge.package.reader import read_package
-    from kernelforge.package.types import Use
+    from kernelforge.package.trust import trust_of
+    from kernelforge.package.types import MODES, Use
     from kernelforge.report.packages import package_report
 
+    settings = settings or load_settings()
     package = read_package(path)
     checks = [CheckRow(name="integrity", ok=True, detail="every entry is listed and has its checksum")]
-    wanted = {e.variant.id for e in package.entries if isinstance(e.decision("eager"), Use)}
-    for row in load(path, settings=settings or load_settings()).stats():
+    off = reasons_off(package, settings)
+    for entry in package.entries:
+        reasons = off[entry.variant.id]
+        wanted = [mode for mode in MODES if isinstance(entry.decision(mode), Use)]
+        on = [mode for mode in wanted if mode not in reasons]
         # An entry that the package itself decided against is off everywhere, and that is no fault.
-        ok = row.state == "on" or row.variant not in wanted
-        checks.append(CheckRow(name=row.variant[:8], ok=ok, detail=f"{row.operator}: {row.state}"))
-    return package_report(package, path=str(path), size_bytes=path.stat().st_size, checks=tuple(checks))
+        state = "on" if on else reasons[wanted[0] if wanted else MODES[0]]
+        detail = f"{entry.variant.operator}: {state}"
+        checks.append(CheckRow(name=entry.variant.id[:8], ok=bool(on) or not wanted, detail=detail))
+    return package_report(
+        package, path=str(path), size_bytes=path.stat().st_size, checks=tuple(checks), trust=trust_of(package, settings)
+    )
+
+
+def trust_package(report: PackageReport, *, signer: bool = False, settings: Settings | None = None) -> TrustReport:
+    """Trust a package that was looked at, from now on: this very file, or whatever its signer signs.
+
+    Args:
+        report: of `inspect_package`: what was shown is what is trusted, also if the file has changed since.
+        signer: trust the key that signed it, instead of the file.
+
+    Raises:
+        UsageError: nobody signed it. ForgeError: the list of what is trusted cannot be read or written.
+    """
+    from kernelforge.package.trust import trust_hash
+    from kernelforge.report.trust import TrustReport
+
+    config_dir = (settings or load_settings()).config_dir
+    if not signer:
+        trust_hash(config_dir, report.digest, Path(report.path).name)
+        return TrustReport(hashes=(report.digest,), trusted=True)
+    if not report.signer:
+        raise UsageError(f"nobody signed {report.path}", hint="trust the file itself")
+    return pin_signer(report.signer, name=Path(report.path).name, settings=settings)
+
+
+def pin_signer(key: str, *, name: str = "", settings: Settings | None = None) -> TrustReport:
+    """Trust whatever this key signs, from now on. name: for people.
+
+    Raises:
+        UsageError: it is no public key. ForgeError: the list of what is trusted cannot be read or written.
+    """
+    from kernelforge.package.trust import pin_key
+    from kernelforge.report.trust import TrustReport
+
+    pin_key((settings or load_settings()).config_dir, key, name)
+    return TrustReport(keys=(key,), trusted=True)
+
+
+def distrust(what: str, *, settings: Settings | None = None) -> TrustReport:
+    """Trust a key, a file or a hash no more.
+
+    Args:
+        what: a public key or its fingerprint, "sha256:" and a digest, or the path of a package: its hash, not its key.
+
+    Raises:
+        NotFound: nothing such is trusted. ForgeError: the list of what is trusted cannot be read or written.
+    """
+    from kernelforge.package.trust import distrust as take_off
+    from kernelforge.package.trust import named_in
+    from kernelforge.report.trust import TrustReport
+
+    config_dir = (settings or load_settings()).config_dir
+    keys, hashes = named_in(config_dir, what)
+    take_off(config_dir, keys=keys, hashes=hashes)
+    return TrustReport(keys=keys, hashes=hashes, trusted=False)
+
+
+def trusted_keys(*, settings: Settings | None = None) -> KeysReport:
+    """This machine's key, the pinned keys and the trusted files.
+
+    Raises:
+        EnvironmentMissing: a key or the list is damaged, or others can get at it. ForgeError: it cannot be read.
+    """
+    from kernelforge.package.signing import local_public_key
+    from kernelforge.package.trust import read_trusted
+    from kernelforge.report.trust import KeysReport
+
+    config_dir = (settings or load_settings()).config_dir
+    trusted = read_trusted(config_dir)
+    return KeysReport(
+        folder=str(config_dir), local=local_public_key(config_dir), keys=trusted.keys, hashes=trusted.hashes
+    )
 
 
 def optimize(

@@ -21,6 +21,8 @@ class Settings:
         cache_dir: where built binaries and the runner live; content-addressed, safe to delete.
         library: keep certified kernels, and propose them again; library_dir: where they are kept.
         disabled: the kill switch: every dispatch falls back to eager.
+        shadow: "1/N" compares every N-th hit of a kernel with PyTorch; "": none.
+        launch_blocking: CUDA's own switch: every launch waits for its end, so that its errors are its own.
         native: look calls up in compiled code, where it can be built; else in Python.
         cxx: the C++ compiler to use, or "" to look for g++ and clang++.
         nvcc: the CUDA compiler to use, or "" to look for it.
@@ -29,6 +31,7 @@ class Settings:
         no_color: never print colour.
         config_dir: where this user's configuration lives.
         llm_config: the file that says which language models there are, or "" to look for it.
+        trust: packages that may be loaded whoever signed them, each "sha256:" and the digest of the file.
     """
 
     cache_dir: Path
@@ -43,6 +46,9 @@ class Settings:
     no_color: bool
     config_dir: Path
     llm_config: str
+    trust: tuple[str, ...] = ()
+    shadow: str = ""
+    launch_blocking: bool = False
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -67,6 +73,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         no_color="NO_COLOR" in env,
         config_dir=Path(env.get(PREFIX + "CONFIG_DIR") or platformdirs.user_config_dir("kernelforge")),
         llm_config=env.get(PREFIX + "LLM_CONFIG", ""),
+        trust=tuple(part.strip() for part in env.get(PREFIX + "TRUST", "").split(",") if part.strip()),
+        shadow=env.get(PREFIX + "SHADOW", ""),
+        launch_blocking=env.get("CUDA_LAUNCH_BLOCKING", "") == "1",
     )
 
 

@@ -17,6 +17,7 @@ from kernelforge.capture.types import TensorRef
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import Extent, SizePoint, TensorPattern, Variant, VariantRecord
 from kernelforge.certification import FLOW_BYTES, DispatchedPoint, DispatchTiming, _flow_block
+from kernelforge.timing_inputs import FreshInputs
 
 
 def point(repeated: float, in_flow: float | None, *, rows: int = 1, calls: int = 1) -> DispatchedPoint:
@@ -141,7 +142,7 @@ def test_no_call_meets_a_part_of_the_inputs_of_the_last_ones(
 )  # fmt: skip
 def test_fresh_inputs_are_of_the_same_kind(tensor: torch.Tensor) -> None:
     before = tensor.clone()
-    fresh = certification._FreshInputs([tensor])
+    fresh = FreshInputs([tensor])
     fresh.renew(2)
     for (made,) in fresh.sets[:2]:
         assert (made.shape, made.stride(), made.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)

@@ -56,7 +56,7 @@ def test_root_help_lists_the_exit_codes_one_a_line() -> None:
     text = CliRunner().invoke(make_app(), ["--help"]).output
     lines = [line.strip() for line in text.splitlines()]
     codes = [int(line.split()[0]) for line in lines[lines.index("Exit codes:") + 1 :] if line]
-    assert codes == [0, 1, 2, 3, 4, 5, 6, 7, 8, 75, 130]
+    assert codes == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 75, 130]
 
 
 def test_no_arguments_is_help() -> None:

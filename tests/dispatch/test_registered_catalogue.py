@@ -93,7 +93,9 @@ def _kernels(variant: Variant) -> Kernels:
         decisions={"compiled": Use()}, provenance={},
     )  # fmt: skip
     kernel = Kernel(launch=_refused, address=0, workspace_bytes=lambda _: 0)
-    tables = Tables((EntryState(entry=entry, kernel=kernel, reasons={}),), name="test", native=None, mode="compiled")
+    tables = Tables(
+        (EntryState(entry=entry, kernel=kernel, reasons={}),), name="test", native=lambda: None, mode="compiled"
+    )
     return Kernels(tables=tables, namespace=namespace_of(tables, digest(["catalogue", variant.to_json()])))
 
 

@@ -314,7 +314,9 @@ def test_the_largest_tensor_is_looked_for_among_all_where_none_is_known_to_be(en
         )  # fmt: skip
         entry = replace(entries["softmax"], variant=variant, decisions=DECISIONS)
         kernel = Kernel(launch=lambda *_: 1, address=0, workspace_bytes=lambda _: 0)
-        tables = Tables((EntryState(entry=entry, kernel=kernel, reasons={}),), name="", native=None, mode="compiled")
+        tables = Tables(
+            (EntryState(entry=entry, kernel=kernel, reasons={}),), name="", native=lambda: None, mode="compiled"
+        )
         kernels = Kernels(tables=tables, namespace=namespace_of(tables, f"largest{most}"))
 
         def run(graph_module: fx.GraphModule, inputs: Any, most: int = most, kernels: Kernels = kernels) -> Any:

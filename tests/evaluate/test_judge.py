@@ -87,6 +87,17 @@ def test_honest_kernels_are_scored(
         assert outcome.measurement.floor_us > 0 and "dispatch_overhead_us" in outcome.measurement.environment
 
 
+def test_whether_a_kernel_repeats_itself_is_told(evaluate: Evaluate, softmax_record: VariantRecord) -> None:
+    """Other bits at every second call, far within the tolerance: right, and yet nothing for deterministic mode."""
+    honest = evaluate(softmax_record, SOFTMAX)
+    assert isinstance(honest, Scored) and honest.verdict.repeatable
+    scale = "  const float more = ++calls % 2 ? 1.0f : 1.0000002f;\n"
+    source = "static int calls = 0;\n" + SOFTMAX.replace("  for (int64_t r", scale + "  for (int64_t r")
+    unsteady = evaluate(softmax_record, source.replace("/= total", "/= total * more"))
+    assert isinstance(unsteady, Scored), unsteady
+    assert not unsteady.verdict.repeatable and not unsteady.verdict.bitwise
+
+
 def test_an_in_place_kernel_is_judged_by_its_target(evaluate: Evaluate, inplace_relu_record: VariantRecord) -> None:
     head = 'extern "C" int launch(float* input, void* workspace) {\n'
     loop = "  for (int64_t i = 0; i < 4000; ++i) if (input[i] < 0) input[i] = 0.0f;\n"

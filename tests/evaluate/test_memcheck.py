@@ -358,7 +358,7 @@ def under_tools(
 
 def test_each_tool_has_a_process_and_all_must_be_clean(under_tools: Callable[..., MemoryCheck], tmp_path: Path) -> None:
     assert under_tools() == MemoryPassed(tools=CUDA_TOOLS)
-    assert (tmp_path / "log").read_text().split() == list(CUDA_TOOLS)
+    assert sorted((tmp_path / "log").read_text().split()) == sorted(CUDA_TOOLS)  # beside each other
 
 
 HEADS = {
@@ -377,7 +377,7 @@ def test_an_error_of_a_tool_is_the_verdict(under_tools: Callable[..., MemoryChec
     assert result.error == f"{head.removeprefix('Error: ')} at relu(const float *, float *)+0x70 in kernel.cu:12"
     assert "n0=7" in result.case
     assert rejection(result).reason is reason
-    assert (tmp_path / "log").read_text().split()[-1] == tool
+    assert tool in (tmp_path / "log").read_text().split()
 
 
 def test_an_error_is_charged_to_the_case_on_which_it_shows(under_tools: Callable[..., MemoryCheck]) -> None:

@@ -32,7 +32,7 @@ POINTS = st.builds(
 SCORED = st.builds(
     Scored,
     verdict=st.builds(
-        Accepted, cases=INTEGERS, bitwise=st.booleans(),
+        Accepted, cases=INTEGERS, bitwise=st.booleans(), repeatable=st.booleans(),
         worst=st.builds(ErrorStatistics, max_abs=FLOATS, rms=FLOATS, eager_max_abs=FLOATS, eager_rms=FLOATS),
     ),
     measurement=st.builds(

@@ -16,6 +16,7 @@ from kernelforge.cli.commands import (
     ask,
     audit,
     cast,
+    cast_run,
     cost,
     demo,
     doctor,
@@ -25,6 +26,8 @@ from kernelforge.cli.commands import (
     op,
     ops,
     project,
+    quarantine,
+    recertify,
     run,
     runs,
     version,
@@ -137,9 +140,17 @@ def make_app() -> typer.Typer:
     app.command("eval")(eval.evaluate)
     app.command("audit")(audit.audit)
     app.command("export")(export.export)
-    app.add_typer(
-        _group("cast", "Look at packages: inspect, verify.", {"inspect": cast.inspect, "verify": cast.verify})
-    )
+    packages = _group(
+        "cast",
+        "Packages: inspect, verify, trust, untrust, keys, recertify, run, quarantine.",
+        {
+            "inspect": cast.inspect, "verify": cast.verify, "trust": cast.trust, "untrust": cast.untrust,
+            "keys": cast.keys, "recertify": recertify.recertify, "run": cast_run.run,
+        },
+    )  # fmt: skip
+    failed = {"ls": quarantine.ls, "clear": quarantine.clear}
+    packages.add_typer(_group("quarantine", "Kernels that failed on this machine: ls, clear.", failed))
+    app.add_typer(packages)
     app.add_typer(
         _group(
             "project",

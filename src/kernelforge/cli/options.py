@@ -82,6 +82,19 @@ MaxTime: TypeAlias = Annotated[
         "--max-time", metavar="TIME", parser=_duration, help='Stop after so long: "90s", "3m", "1h30m". Default: none.'
     ),
 ]
+Modes: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--modes",
+        metavar="LIST",
+        help="Modes of dispatch to time, separated by commas: eager, graphed, compiled. Default: those that were "
+        "timed before; of a new package eager, and graphed on a GPU.",
+    ),
+]
+Trust: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--trust", metavar="sha256:HASH", help="Trust the package with this hash, whoever signed it."),
+]
 RequireSpeedup: TypeAlias = Annotated[
     float | None,
     typer.Option(
@@ -91,3 +104,8 @@ RequireSpeedup: TypeAlias = Annotated[
         help="Exit with 8 unless some kernel to be used is at least X times faster.",
     ),
 ]
+
+
+def names_in(text: str | None) -> list[str] | None:
+    """ "eager,graphed" as a list of names; None for no text."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]

@@ -17,7 +17,9 @@ from kernelforge.errors import ForgeError
 from kernelforge.report.rows import DECISION_USE, OperatorRow
 from kernelforge.settings import load_settings
 
+WRONG = 4
 TOO_SLOW = 8
+NOT_CERTIFIED = 10
 ARGUMENTS = "kernelforge.arguments"
 """Where the root command keeps the command line in the context's `meta`."""
 
@@ -29,11 +31,13 @@ EXIT_CODES = """Exit codes:
   1    unexpected: a fault of kernelforge or of this machine
   2    usage: an option or argument is off
   3    not found, or a model, project or package that cannot be used
-  4    the candidate is wrong (eval, add, audit), or a replay differs from its recording
+  4    wrong: a candidate (eval, add, audit), a replay, a kernel on this machine (cast recertify), outputs (cast run)
   5    the candidate does not compile (eval, add, audit)
   6    something is missing here: a GPU, a compiler, an optional package
   7    flagged by the audit: the candidate does not do the work itself (eval, add, audit)
   8    no kernel reached the speed-up that --require-speedup asks for
+  9    the package is intact, but nobody here has said to trust it or whoever signed it
+  10   the package is not certified for this machine (cast recertify)
   75   the device is busy: its timing slot could not be had
   130  interrupted with Ctrl-C (143 by SIGTERM); what was finished is kept"""
 

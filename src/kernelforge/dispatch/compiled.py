@@ -209,9 +209,9 @@ def compiled_pair(
     reason = can_be_registered(variant)
     if reason:
         return reason
-    native = package.tables_of(MODE).native
+    shared = package.tables_of(MODE)
     alone = EntryState(entry=state.entry, kernel=state.kernel, reasons={})
-    tables = Tables((alone,), name=str(package.package.path), native=native, mode=MODE)
+    tables = Tables((alone,), name=str(package.package.path), native=lambda: shared.native, mode=MODE)
     kernels = Kernels(tables=tables, namespace=namespace_of(tables, package.package.digest))
 
     def with_kernel(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:

@@ -80,14 +80,14 @@ class LoadedPackage:
 
     def __init__(self, package: Package, states: Sequence[EntryState], settings: Settings, failures: Failures) -> None:
         from kernelforge.dispatch.eager import Activation
-        from kernelforge.dispatch.native import native_dispatch
+        from kernelforge.dispatch.native import native_dispatch_soon
         from kernelforge.dispatch.shadow import Shadow, share
         from kernelforge.dispatch.tables import Tables
 
         self.package = package
         self.states = States(states)
         in_use = any(state.kernel is not None for state in self.states)
-        native = native_dispatch(settings) if in_use else None
+        native = native_dispatch_soon(settings) if in_use else _no_tables
         every = share(settings.shadow)
         self._by_mode = {
             m: Tables(
@@ -185,6 +185,10 @@ class LoadedPackage:
         from kernelforge.dispatch.explaining import explain, forms_of
 
         return explain(self._by_mode["eager"], forms_of(operator_name), args, kwargs)
+
+
+def _no_tables() -> None:
+    """Where no entry is on, no call is looked up."""
 
 
 def reasons_off(package: Package, settings: Settings) -> dict[str, dict[str, str]]:

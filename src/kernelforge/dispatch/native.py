@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -108,3 +109,19 @@ def native_dispatch(settings: Settings) -> NativeDispatch | None:
     """The compiled tables; None where they cannot be had: calls then take the exact path."""
     module = extension(settings)
     return None if module is None else NativeDispatch(module)
+
+
+def native_dispatch_soon(settings: Settings) -> Callable[[], NativeDispatch | None]:
+    """The compiled tables, made meanwhile: what is returned waits for them.
+
+    The first package on a machine would else wait for a compiler as it is loaded.
+    """
+    made: list[NativeDispatch | None] = []
+    thread = threading.Thread(target=lambda: made.append(native_dispatch(settings)), name="kforge-native", daemon=True)
+    thread.start()
+
+    def wait() -> NativeDispatch | None:
+        thread.join()
+        return made[0] if made else native_dispatch(settings)
+
+    return wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -61,8 +62,11 @@ class CudaGraphs:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             # Other threads may go on with their own work on the device.
-            with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
-                result = run()
+            with warnings.catch_warnings():
+                # It is where a model launches nothing, or all of it past the capture, which is found later.
+                warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+                with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
+                    result = run()
         return result, graph.replay
 
     def order(self, index: int) -> None:

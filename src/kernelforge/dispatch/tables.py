@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from kernelforge.cards.guard import Guard
 from kernelforge.dispatch.failures import Failures
@@ -24,7 +25,7 @@ class Tables:
     """Thread-safe; counters may lose a count when threads collide.
 
     Attributes:
-        name: of the package, for messages. mode: of dispatch. native: the compiled call tables, or None.
+        name: of the package, for messages. mode: of dispatch.
         guarded: the entries that are on, the fastest first. kernels: theirs, by variant id.
         hits: their counters, by variant id. states: of all entries.
         enabled: False while the package is switched off: every call goes to PyTorch, and none is counted.
@@ -32,11 +33,14 @@ class Tables:
     """
 
     def __init__(
-        self, states: Sequence[EntryState], *, name: str, native: NativeDispatch | None, mode: str = "eager",
-        shadow: Shadow | None = None, failures: Failures | None = None,
+        self, states: Sequence[EntryState], *, name: str, native: Callable[[], NativeDispatch | None],
+        mode: str = "eager", shadow: Shadow | None = None, failures: Failures | None = None,
     ) -> None:  # fmt: skip
-        """Args: states: all entries, on or off. failures: what to do when a launch fails; by default only raise."""
-        self.name, self.mode, self.native = name, mode, native
+        """Args:
+        states: all entries, on or off. native: gives the compiled call tables, when they are first asked for.
+        failures: what to do when a launch fails; by default only raise.
+        """
+        self.name, self.mode, self._native = name, mode, native
         self.enabled, self.shadow, self._failures = True, shadow, failures
         self.busy = _Busy()
         self.lock = threading.RLock()
@@ -47,6 +51,11 @@ class Tables:
         self.kernels = {s.entry.variant.id: s.kernel for s in live if s.kernel is not None}
         self.hits = {s.entry.variant.id: [0] for s in live}
         self._misses: dict[tuple[tuple[str, str], ...], list[int]] = {}
+
+    @cached_property
+    def native(self) -> NativeDispatch | None:
+        """The compiled call tables, or None where they cannot be had."""
+        return self._native()
 
     def miss_counter(self, reasons: Mapping[str, str]) -> list[int]:
         """The counter of calls that these variants refused, each for its reason."""

@@ -215,7 +215,10 @@ class Judge:
             )
         if isinstance(memory, MemoryFailed):
             return rejection(memory)
-        return Certified(cases=verdict.cases, worst=verdict.worst, bitwise=verdict.bitwise, memory=memory)
+        return Certified(
+            cases=verdict.cases, worst=verdict.worst, bitwise=verdict.bitwise, repeatable=verdict.repeatable,
+            memory=memory,
+        )  # fmt: skip
 
     def _with_other_threads(
         self, artifact: Artifact, record: VariantRecord, cases: Sequence[PreparedCase]

@@ -12,6 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -157,6 +158,17 @@ def check_instrumented(
     return MemoryPassed(tools=(ASAN, UBSAN, *filled))
 
 
+def build_ahead(artifact: Artifact, variant: Variant, *, settings: Settings) -> None:
+    """Build the checked form of a CPU candidate into the cache, where its check will find it. Thread-safe.
+
+    Whether it builds is the check's business.
+
+    Raises:
+        EnvironmentMissing: no compiler.
+    """
+    _CheckedForm(artifact=artifact, variant=variant, threads=1, settings=settings).build("pattern")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckedForm:
     """The instrumented builds of one CPU candidate."""
@@ -220,13 +232,17 @@ def check_under_tools(
     artifact: Artifact, variant: Variant, cases: Sequence[PreparedCase],
     *, sanitizer: Path, device: Literal["cpu", "cuda"], threads: int, settings: Settings,
 ) -> MemoryCheck:  # fmt: skip
-    """Run a binary under each tool of compute-sanitizer on every case; the first error ends it.
+    """Run a binary under each tool of compute-sanitizer on every case; of several errors the first tool's counts.
+
+    The tools run beside each other: most of the time each starts up, and nothing is timed.
 
     Raises:
         EnvironmentMissing: the runner cannot be built.
     """
-    unavailable: MemoryUnavailable | None = None
-    for tool in CUDA_TOOLS:
+    if device == "cuda":
+        runner_binary("cuda", settings)  # built once, not by whoever comes first
+
+    def check(tool: str) -> MemoryFailed | MemoryUnavailable | None:
         started = time.monotonic()
         with RunnerSession(
             artifact.path, device=device, limits=LIMITS, threads=threads, settings=settings,
@@ -234,10 +250,13 @@ def check_under_tools(
         ) as session:  # fmt: skip
             result = _under_tool(session, tool, variant, cases)
         logger.debug("%s: %s in %.2f s: %s", variant.label, tool, time.monotonic() - started, result)
-        if isinstance(result, MemoryFailed):
-            return result
-        unavailable = unavailable or result
-    return unavailable or MemoryPassed(tools=CUDA_TOOLS)
+        return result
+
+    with ThreadPoolExecutor(len(CUDA_TOOLS), thread_name_prefix="kforge-memory") as pool:
+        results = list(pool.map(check, CUDA_TOOLS))
+    failed = next((r for r in results if isinstance(r, MemoryFailed)), None)
+    unavailable = next((r for r in results if r is not None), None)
+    return failed or unavailable or MemoryPassed(tools=CUDA_TOOLS)
 
 
 def _under_tool(

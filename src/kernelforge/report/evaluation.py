@@ -81,8 +81,13 @@ def _word(outcome: str) -> OutcomeWord:
 
 def recorded_interval(measurement: Mapping[str, Json]) -> Interval | None:
     """The speed-up of a package's measurement: through dispatch if that was timed, else of the kernel alone."""
-    dispatch = measurement.get("dispatch")
-    source = dispatch.get("speedup") if isinstance(dispatch, Mapping) else measurement.get("speedup")
+    modes = measurement.get("modes")
+    dispatch = modes.get("eager") if isinstance(modes, Mapping) else measurement.get("dispatch")
+    return interval_of(dispatch.get("speedup") if isinstance(dispatch, Mapping) else measurement.get("speedup"))
+
+
+def interval_of(source: Json) -> Interval | None:
+    """An interval as a measurement has it; None for anything else."""
     if not isinstance(source, Mapping):
         return None
     values = [source.get(key) for key in ("median", "low", "high")]

@@ -38,10 +38,20 @@ _FROM = re.compile(r"from (\d+) elements on")
 _DISPATCHED = re.compile(r"through dispatch (?:[a-z ]+: )?<?([\d.]+)x \[<?([\d.]+), <?([\d.]+)\]")
 
 
-def used_decision(dispatch: Interval, least_elements: int = 0) -> str:
-    """The decision to use a kernel, with its speed-up through dispatch and the least size that it serves."""
+USED_IN: Mapping[str, str] = {
+    "eager": "through dispatch", "graphed": "only in CUDA graphs, there", "compiled": "only under torch.compile, there",
+}  # fmt: skip
+"""Where a kernel is used, by the first mode of dispatch in which it is, in the words of a decision."""
+
+
+def used_decision(dispatch: Interval, least_elements: int = 0, *, mode: str = "eager") -> str:
+    """The decision to use a kernel, with its speed-up in a mode of dispatch and the least size that it serves.
+
+    Args:
+        mode: the first in which it is used: what is not used in eager mode says so.
+    """
     sizes = f"from {least_elements} elements on; " if least_elements else ""
-    return f"{DECISION_USE}: {sizes}through dispatch {speedup_words(dispatch.median, dispatch.low, dispatch.high)}"
+    return f"{DECISION_USE}: {sizes}{USED_IN[mode]} {speedup_words(dispatch.median, dispatch.low, dispatch.high)}"
 
 
 def least_elements_of(decision: str) -> int:
@@ -284,7 +294,9 @@ class UsedKernel:
     Attributes:
         label: of its entry. origin: label of the captured variant; another one if only some sizes are served.
         share: of the origin in the model's captured time. least_elements: of the largest tensor; 0: every size.
-        dispatch: the speed-up when called from Python through the dispatch path.
+        dispatch: the speed-up when called from Python through the dispatch path, or in the first of the other modes of
+            dispatch in which it is used, if it is not used there.
+        modes: the modes in which it is used, each with the speed-up over the mode's own path.
     """
 
     label: str
@@ -292,11 +304,13 @@ class UsedKernel:
     share: float
     least_elements: int
     dispatch: Interval
+    modes: Mapping[str, Interval] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         return {
             "label": self.label, "origin": self.origin, "share": finite(self.share),
             "least_elements": self.least_elements, "dispatch": interval_json(self.dispatch),
+            "modes": {mode: interval_json(interval) for mode, interval in self.modes.items()},
         }  # fmt: skip
 
 
@@ -333,6 +347,7 @@ class EntryRow:
         origin: label of the captured variant, if the entry serves only some of its sizes and so has another, else "".
         least_elements: those with so many elements in the largest tensor; 0: all.
         decisions: dispatch mode -> "use" or "eager: <reason>".
+        made_by: the generator, and the language model behind it if there was one.
     """
 
     variant: str
@@ -346,18 +361,19 @@ class EntryRow:
     decisions: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
     least_elements: int = 0
+    made_by: str = ""
 
     @property
     def in_use(self) -> bool:
-        """The package wants it dispatched in eager mode, the only one that dispatches."""
-        return self.decisions.get("eager", "").startswith(DECISION_USE)
+        """The package wants it dispatched in some mode."""
+        return any(decision.startswith(DECISION_USE) for decision in self.decisions.values())
 
     def to_json(self) -> dict[str, Json]:
         return {
             "variant": self.variant, "label": self.label, "operator": self.operator, "describe": self.describe,
             "backend": self.backend, "target": self.target, "speedup": interval_json(self.speedup),
             "audit": self.audit, "decisions": dict(self.decisions), "origin": self.origin,
-            "least_elements": self.least_elements,
+            "least_elements": self.least_elements, "made_by": self.made_by,
         }  # fmt: skip
 
 
@@ -380,6 +396,8 @@ class PackageReport:
     Attributes:
         format: the package format's version. environment: what it was made with (device, torch, compiler ...).
         checks: empty from `inspect_package`.
+        digest: hex sha256 of the file. signer: public key of whoever signed it, "" if nobody did.
+        trusted, trust: whether it may be loaded here, and why or why not, in words.
     """
 
     path: str
@@ -390,6 +408,10 @@ class PackageReport:
     entries: tuple[EntryRow, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[CheckRow, ...] = ()
+    digest: str = ""
+    signer: str = ""
+    trusted: bool = False
+    trust: str = ""
 
     @property
     def valid(self) -> bool:
@@ -401,7 +423,8 @@ class PackageReport:
             "path": self.path, "model": self.model, "device": self.device, "format": self.format,
             "size_bytes": self.size_bytes, "environment": dict(self.environment),
             "entries": [e.to_json() for e in self.entries], "checks": [c.to_json() for c in self.checks],
-            "valid": self.valid,
+            "valid": self.valid, "sha256": self.digest, "signer": self.signer, "trusted": self.trusted,
+            "trust": self.trust,
         }  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kernelforge.benchmark.types import Interval
 from kernelforge.report.grid import Cell, Column, Grid, Record, Tone, cells
@@ -34,7 +35,7 @@ from kernelforge.report.units import (
     format_speedup,
     format_us,
 )
-from kernelforge.wording import plural
+from kernelforge.wording import plural, speedup_words
 
 WIDE_COLUMNS = 140
 """From this width on, the operator table shows every number in a column of its own."""
@@ -335,16 +336,25 @@ def _used_grid(used: Sequence[UsedKernel]) -> Grid:
         Column(title="kernel"), Column(title="share", align="right"), Column(title="dispatch", align="right"),
         Column(title="95% interval", align="right"), Column(title="serves", flexible=True),
     )  # fmt: skip
-    records = tuple(
-        Record((
-            Cell(u.label), Cell(format_share(u.share)),
-            Cell(format_speedup(u.dispatch.median), "good" if u.dispatch.low > 1.0 else "warn"),
-            Cell(format_interval(u.dispatch.low, u.dispatch.high), "dim"),
-            Cell(_serves(u.origin, u.least_elements) or "all captured sizes"),
-        ))
-        for u in used
-    )  # fmt: skip
-    return Grid(title="Kernels in use", columns=columns, records=records, footer=(DISPATCH_LEGEND,))
+    return Grid(
+        title="Kernels in use", columns=columns, records=tuple(map(_used_record, used)), footer=(DISPATCH_LEGEND,)
+    )
+
+
+def _used_record(used: UsedKernel) -> Record:
+    dispatch = used.dispatch if "eager" in used.modes or not used.modes else None
+    low, high = (None, None) if dispatch is None else (dispatch.low, dispatch.high)
+    others = {mode: interval for mode, interval in used.modes.items() if mode != "eager"}
+    notes = [f"{_IN_MODE[mode]} {speedup_words(i.median, i.low, i.high)}" for mode, i in others.items()]
+    return Record((
+        Cell(used.label), Cell(format_share(used.share)),
+        Cell(format_speedup(dispatch.median if dispatch else None), "good" if (low or 0.0) > 1.0 else "warn"),
+        Cell(format_interval(low, high), "dim"),
+        Cell(_serves(used.origin, used.least_elements) or "all captured sizes"),
+    ), ("" if dispatch else "only ") + "; ".join(notes) if notes else "")  # fmt: skip
+
+
+_IN_MODE = {"graphed": "in CUDA graphs", "compiled": "under torch.compile"}
 
 
 def _serves(origin: str, least_elements: int) -> str:
@@ -357,6 +367,7 @@ def package_grids(report: PackageReport) -> list[Grid]:
     facts = [
         ("package", report.path), ("made for", f"{report.model} on {report.device}"),
         ("format", f"{report.format}, {format_bytes(report.size_bytes)}"), *report.environment.items(),
+        *_trust_facts(report),
     ]  # fmt: skip
     grids = [facts_grid(facts)]
     if report.entries:
@@ -365,6 +376,27 @@ def package_grids(report: PackageReport) -> list[Grid]:
         off = frozenset(e.variant[:8] for e in report.entries if not e.in_use)
         grids.append(check_grid(report.checks, off=off))
     return grids
+
+
+def _trust_facts(report: PackageReport) -> list[tuple[str, str]]:
+    """What one wants to know before a package's native code runs in one's process."""
+    from kernelforge.package.signing import fingerprint
+
+    if not report.digest:
+        return []
+    entries = report.entries
+    facts = [
+        ("operators", _counted(e.operator for e in entries)), ("made by", _counted(e.made_by for e in entries)),
+        ("audit", _counted(e.audit for e in entries)),
+        ("signed by", f"{fingerprint(report.signer)} ({report.signer})" if report.signer else "nobody"),
+        ("hash", f"sha256:{report.digest}"), ("trust", report.trust),
+    ]  # fmt: skip
+    return [(name, value) for name, value in facts if value]
+
+
+def _counted(names: Iterable[str]) -> str:
+    """Names with how often each is there: "add 2, relu 1"."""
+    return ", ".join(f"{name or 'unknown'} {count}" for name, count in sorted(Counter(names).items()))
 
 
 def _entry_grid(entries: Sequence[EntryRow]) -> Grid:

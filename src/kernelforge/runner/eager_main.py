@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelforge.capture.precision import applied
 from kernelforge.capture.types import TensorSpec
 from kernelforge.cards.bind import to_bound
 from kernelforge.cards.types import Variant
@@ -116,7 +117,7 @@ class EagerServer:
 
     def _run(self, slot: Slot) -> dict[str, Json]:
         slot.restore()
-        with torch.no_grad(), self._autocast(slot):
+        with torch.no_grad(), self._state(slot):
             self._synchronise()
             started = time.perf_counter_ns()
             result = slot.call()
@@ -135,7 +136,7 @@ class EagerServer:
         self._scratch_of(flush_bytes)  # before the warm-up, which leaves the heap as the timed calls find it
         if request["core"] is not None:
             _begin_on(_int(request["core"]))
-        with torch.no_grad(), self._autocast(slots[0]):
+        with torch.no_grad(), self._state(slots[0]):
             self._settle(slots[0])
             for i in range(_int(request["warmup"])):
                 slots[i % count].restore()
@@ -237,11 +238,14 @@ class EagerServer:
             self._scratch = torch.ones(max(size_bytes, 4) // 4, dtype=torch.int32, device=self._device)
         return self._scratch[: max(size_bytes, 4) // 4]
 
-    def _autocast(self, slot: Slot) -> contextlib.AbstractContextManager[object]:
-        if not slot.variant.autocast:
-            return contextlib.nullcontext()
-        dtype = getattr(torch, slot.variant.autocast)
-        return torch.autocast(self._device, dtype=dtype, cache_enabled=False)
+    @contextlib.contextmanager
+    def _state(self, slot: Slot) -> Iterator[None]:
+        """The state of torch under which the variant's calls were captured."""
+        with applied(slot.variant.precision), contextlib.ExitStack() as stack:
+            if slot.variant.autocast:
+                dtype = getattr(torch, slot.variant.autocast)
+                stack.enter_context(torch.autocast(self._device, dtype=dtype, cache_enabled=False))
+            yield
 
     def _synchronise(self) -> None:
         if self._device == "cuda":

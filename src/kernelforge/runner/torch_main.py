@@ -103,7 +103,7 @@ class TorchServer(EagerServer):
 
     def _time_one(self, slot: TorchSlot) -> int:
         slot.restore()
-        with torch.no_grad(), self._autocast(slot):
+        with torch.no_grad(), self._state(slot):
             return self._time_batch([slot], 1)
 
     def _time(self, request: Mapping[str, Json], fds: Sequence[int]) -> dict[str, Json]:

@@ -89,9 +89,9 @@ def choose_winner(record: VariantRecord, nodes: Sequence[Node], *, pick: str = "
     return Choice(record=record, node=best, reason="fastest valid candidate", runners_up=others)
 
 
-def not_faster(speedup: Interval) -> str:
+def not_faster(speedup: Interval, *, than: str = "eager") -> str:
     """Why a right kernel is not used, with its speed-up: it is slower, or not faster beyond the noise."""
-    words = "slower than eager" if speedup.high < 1.0 else "not faster beyond noise"
+    words = f"slower than {than}" if speedup.high < 1.0 else "not faster beyond noise"
     return f"{words}: {speedup_words(speedup.median, speedup.low, speedup.high)}"
 
 

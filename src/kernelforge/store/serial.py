@@ -164,7 +164,7 @@ def _accepted_to_json(verdict: Accepted) -> Json:
     return {
         "cases": verdict.cases, "bitwise": verdict.bitwise, "max_abs": encode_float(worst.max_abs),
         "rms": encode_float(worst.rms), "eager_max_abs": encode_float(worst.eager_max_abs),
-        "eager_rms": encode_float(worst.eager_rms),
+        "eager_rms": encode_float(worst.eager_rms), **({"repeatable": True} if verdict.repeatable else {}),
     }  # fmt: skip
 
 
@@ -173,7 +173,10 @@ def _accepted_from_json(fields: Fields) -> Accepted:
         max_abs=fields.number("max_abs"), rms=fields.number("rms"), eager_max_abs=fields.number("eager_max_abs"),
         eager_rms=fields.number("eager_rms"),
     )  # fmt: skip
-    return Accepted(cases=fields.integer("cases"), worst=worst, bitwise=fields.flag("bitwise"))
+    return Accepted(
+        cases=fields.integer("cases"), worst=worst, bitwise=fields.flag("bitwise"),
+        repeatable="repeatable" in fields.names() and fields.flag("repeatable"),
+    )  # fmt: skip
 
 
 def _measurement_to_json(measurement: Measurement) -> Json:

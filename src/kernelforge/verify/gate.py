@@ -54,7 +54,10 @@ def verify(session: Session, variant: Variant, cases: Sequence[PreparedCase]) ->
     strays = strays_of(session.pid, in_torch=session.in_torch)
     if strays is not None:
         return strays
-    return Accepted(cases=len(ordered), worst=_worst(passed), bitwise=all(p.bitwise for p in passed))
+    return Accepted(
+        cases=len(ordered), worst=_worst(passed), bitwise=all(p.bitwise for p in passed),
+        repeatable=all(p.repeatable for p in passed),
+    )  # fmt: skip
 
 
 def replay(session: Session, variant: Variant, cases: Sequence[PreparedCase]) -> Rejected | None:

@@ -51,11 +51,14 @@ class Accepted:
     Attributes:
         cases: how many cases were run; worst: error statistics of the worst case.
         bitwise: every output equalled eager's bit for bit.
+        repeatable: calls on the same input (three of the first case, and of the largest) wrote the same bits; False
+            where that was not looked at.
     """
 
     cases: int
     worst: ErrorStatistics
     bitwise: bool
+    repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.options import ProjectArgument
+from kernelforge.cli.options import Modes, ProjectArgument, names_in
 from kernelforge.cli.output import Output
 from kernelforge.cli.progress import Progress
 from kernelforge.cli.projects import find_project
@@ -20,6 +20,7 @@ from kernelforge.errors import UsageError
 def export(
     out: Output,
     project: ProjectArgument = None,
+    *,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: PROJECT.cast, here.")
     ] = None,
@@ -30,6 +31,7 @@ def export(
     allow_unchecked: Annotated[
         bool, typer.Option("--allow-unchecked", help="Export kernels also if their memory cannot be checked here.")
     ] = False,
+    modes: Modes = None,
 ) -> None:
     """Pack the fastest valid kernels.
 
@@ -50,6 +52,7 @@ def export(
                 output=target,
                 picks=dict(zip(names, picks.values(), strict=True)),
                 allow_unchecked=allow_unchecked,
+                modes=names_in(modes),
                 on_event=progress,
             ),
         )
