@@ -2,8 +2,8 @@
 
     python -m benchmarks.run_modes --out FILE.json [--only resnet50_fp16_b1 ...] [--seconds 120] [--rounds 30]
 
-Each model is captured, searched with templates for `--seconds` (the decoder's linear also gets the kernels that an
-agent wrote, benchmarks/agents), exported with decisions for eager, graphed and compiled mode, and run as
+Each model is captured, searched with templates for `--seconds` (the decoder's linear also gets a kernel that
+was written by hand, benchmarks/kernels), exported with decisions for eager, graphed and compiled mode, and run as
 
 - eager, and with the package dispatched,
 - graphed (`kernelforge.graphed`) without and with the package,
@@ -22,7 +22,7 @@ import importlib
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,7 @@ QWEN3_06B = {"vocab": 151936, "hidden": 1024, "layers": 28, "heads": 16, "kv_hea
              "intermediate": 3072}  # fmt: skip
 CACHE_LENGTH = 1024
 SAMPLE_S = 0.02
-AGENTS = ROOT / "benchmarks" / "agents" / "h200"
-WRITTEN = ("round5/linear-4d1e3933-01e5c4/kernel.cu", "round5/linear-4d1e3933-27ee8e/kernel.cu")
+WRITTEN = {"linear": ROOT / "benchmarks" / "kernels" / "linear_one_row.cu"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +112,12 @@ class Decoder(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A model on the GPU and the arguments of one call. written: sources for variants of these operators."""
+    """A model on the GPU and the arguments of one call. written: a source for the variants of an operator."""
 
     name: str
     model: nn.Module
     args: tuple[torch.Tensor, ...]
-    written: Mapping[str, Sequence[Path]]
+    written: Mapping[str, Path]
 
 
 def resnet50() -> Workload:
@@ -127,25 +126,18 @@ def resnet50() -> Workload:
     return Workload(name="resnet50_fp16_b1", model=model, args=(image,), written={})
 
 
-def decoder(length: int) -> Workload:
-    """Prefill of `length` tokens; of one token with a cache of 512 before it."""
-    first = 512 if length == 1 else 0
+def decoder_token() -> Workload:
+    """One token, with 512 before it in the cache."""
     model = Decoder(qwen3.Model(**QWEN3_06B)).cuda().bfloat16().eval()
-    ids = torch.randint(QWEN3_06B["vocab"], (1, length), device="cuda")
-    positions = torch.arange(first, first + length, device="cuda")
+    ids = torch.randint(QWEN3_06B["vocab"], (1, 1), device="cuda")
+    positions = torch.arange(512, 513, device="cuda")
     visible = torch.arange(CACHE_LENGTH, device="cuda")[None, :] <= positions[:, None]
     mask = torch.zeros(visible.shape, device="cuda", dtype=torch.bfloat16)
     mask = mask.masked_fill(~visible, torch.finfo(torch.bfloat16).min)[None, None]
-    name = "qwen3_bf16_token" if length == 1 else f"qwen3_bf16_prefill{length}"
-    written = {"linear": [AGENTS / path for path in WRITTEN]}
-    return Workload(name=name, model=model, args=(ids, positions, mask), written=written)
+    return Workload(name="qwen3_bf16_token", model=model, args=(ids, positions, mask), written=WRITTEN)
 
 
-WORKLOADS: Mapping[str, Callable[[], Workload]] = {
-    "resnet50_fp16_b1": resnet50,
-    "qwen3_bf16_token": lambda: decoder(1),
-    "qwen3_bf16_prefill512": lambda: decoder(512),
-}
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {"resnet50_fp16_b1": resnet50, "qwen3_bf16_token": decoder_token}
 
 
 def make_package(workload: Workload, folder: Path, seconds: float) -> tuple[LoadedPackage, Any]:
@@ -162,13 +154,13 @@ def make_package(workload: Workload, folder: Path, seconds: float) -> tuple[Load
     records = [r for card in project.cards() for r in card.variants]
     say: Callable[[Any], None] = lambda event: print("  ", event, flush=True) if isinstance(event, str) else None  # noqa: E731
     for record in records:
-        sources = workload.written.get(record.variant.operator, ()) if not record.forgeable else ()
-        if sources:
+        source = workload.written.get(record.variant.operator)
+        if source is not None and not record.forgeable:
             report = add_files(
-                project, list(sources), variant=record.variant.label, on_event=say, should_stop=lambda: False,
+                project, [source], variant=record.variant.label, on_event=say, should_stop=lambda: False,
                 settings=settings,
             )  # fmt: skip
-            print("  ", report, flush=True)
+            print("  ", record.variant.describe(), report.rows, flush=True)
     with open_workshop("cuda", settings) as workshop:
         workshop.search(project, records, Budget(seconds=seconds), on_event=say, should_stop=lambda: False)
         output = folder / f"{workload.name}.cast"
