@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -310,6 +312,31 @@ def test_entries_that_are_off_in_graphs_stay_out(package: LoadedPackage, cache: 
         got = fast(x)
     assert torch.equal(got, x.relu())
     assert loaded.stats("graphed")[0].state == "slower there"
+
+
+SCRATCH = """
+import torch, kernelforge
+torch.set_grad_enabled(False)
+a, b = (torch.randn(n, m, device="cuda", dtype=torch.bfloat16) for n, m in ((1, 65536), (65536, 64)))
+fast = kernelforge.graphed(lambda x: x @ b)
+for _ in range(3):
+    fast(a)
+torch._C._cuda_clearCublasWorkspaces()
+torch.cuda.empty_cache()
+others = [torch.zeros(1 << 20, device="cuda") for _ in range(64)]
+for _ in range(3):
+    torch.testing.assert_close(fast(a), a @ b)
+torch.cuda.synchronize()
+assert not any(t.any() for t in others), "a replay has written to memory of others"
+assert fast.stats().replays == 5
+print("RIGHT")
+"""
+
+
+def test_scratch_memory_of_libraries_belongs_to_the_graph() -> None:
+    """Compiling with mode="reduce-overhead" clears what cuBLAS holds; a replay must not use it afterwards."""
+    done = subprocess.run([sys.executable, "-c", SCRATCH], capture_output=True, text=True, check=False)
+    assert "RIGHT" in done.stdout, done.stderr
 
 
 CAPTURE_CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -62,7 +62,7 @@ class CudaGraphs:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             # Other threads may go on with their own work on the device.
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _own_workspaces():
                 # It is where a model launches nothing, or all of it past the capture, which is found later.
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
@@ -92,3 +92,18 @@ def _no_cast_cache() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(before)
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Have cuBLAS ask for its scratch memory inside of the capture, where it comes from the graph's own pool.
+
+    It keeps what it has, and whoever clears that (torch.compile with mode="reduce-overhead" does) would leave the graph
+    with an address that belongs to others, or to nobody.
+    """
+    clear = torch._C._cuda_clearCublasWorkspaces
+    clear()
+    try:
+        yield
+    finally:
+        clear()
