@@ -166,7 +166,8 @@ def make_package(workload: Workload, folder: Path, seconds: float) -> tuple[Load
         output = folder / f"{workload.name}.cast"
         exported = export(project, output, workshop=workshop, modes=("eager", "graphed", "compiled"), say=say)
     rows = [row.to_json() for row in project_rows(project, exported.decisions)]
-    return load(output), {"export": exported.report.to_json(), "operators": rows}
+    # Of the path only the name: the folder was a temporary one.
+    return load(output), {"export": {**exported.report.to_json(), "path": output.name}, "operators": rows}
 
 
 def sides(workload: Workload, package: LoadedPackage) -> dict[str, Callable[[], Any]]:
