@@ -93,7 +93,7 @@ def main() -> None:
     print(f"{report.seconds:8.1f} s  in all, {report.seconds / max(len(report.entries), 1):.1f} s a kernel")
     if arguments.out:
         # Of paths only the names: the folder was a temporary one.
-        shown = {k: Path(v).name if k in {"path", "record"} else v for k, v in report.to_json().items()}
+        shown = {k: Path(str(v)).name if k in {"path", "record"} else v for k, v in report.to_json().items()}
         write_record(arguments.out, {"benchmark": "recertify_cost", "report": shown, "phases_s": phases})
 
 
