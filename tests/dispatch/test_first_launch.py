@@ -68,7 +68,7 @@ def test_what_needs_too_much_memory_is_left_for_the_first_call(
     entries: Mapping[str, Entry], caplog: pytest.LogCaptureFixture
 ) -> None:
     spy = Spy(workspace_bytes=first_launch.MAX_BYTES + 1)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger=first_launch.__name__):
         assert launch_once(entries["softmax"], spy.kernel, CPU) == ""
     assert spy.calls == []
     assert entries["softmax"].variant.label in caplog.text

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import types
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -22,6 +25,14 @@ class Cache:
     keys: list[torch.Tensor] = field(default_factory=list)
 
 
+SCALE = 1.0
+CONFIG = types.SimpleNamespace(scale=1.0)
+
+
+def helper() -> float:
+    return SCALE + float(sum(CONFIG.scale for _ in range(2)))
+
+
 class History(list[int]):
     """A container of its own kind."""
 
@@ -32,14 +43,27 @@ class Layer(nn.Module):
         self.linear = nn.Linear(4, 4)
         self.register_buffer("table", torch.zeros(4))
         self.window: int = 1000
+        self.zero = 0.0
         self.cache = Cache()
         self.history = History([1, 2, 3])
+        self.recent = deque([1, 2], maxlen=2)
+        self.array = numpy.zeros(2)
         self.options: dict[str, Any] = {"scale": 1.0, "layers": [1, 2]}
+
+    is_causal = False
+
+    @property
+    def factor(self) -> float:
+        return helper()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         COUNTER[0] += 0
         result: torch.Tensor = self.linear(x)
         return result
+
+
+class Other(Layer):
+    """The same with another class."""
 
 
 class Model(nn.Module):
@@ -54,6 +78,10 @@ def first(model: Model) -> Any:
 
 def swap_memory(model: Model) -> None:
     first(model).linear.weight.data = torch.ones(4, 4)
+
+
+def transpose(weight: nn.Parameter) -> None:
+    weight.data = weight.data.t()
 
 
 def swap_parameter(model: Model) -> None:
@@ -76,6 +104,13 @@ CHANGES: dict[str, tuple[Callable[[Model], object], str]] = {
     "growing list": (lambda m: first(m).cache.keys.append(torch.zeros(1)), "layers.0.cache.keys"),
     "nested": (lambda m: first(m).options["layers"].__setitem__(1, 3), "layers.0.options['layers'][1]"),
     "own kind of list": (lambda m: first(m).history.__setitem__(2, 4), "layers.0.history[2]"),
+    "window of a deque": (lambda m: first(m).recent.append(3), "layers.0.recent"),
+    "array": (lambda m: first(m).array.fill(1), "layers.0.array"),
+    "global of a helper": (lambda _: globals().__setitem__("SCALE", SCALE + 1), ".SCALE"),
+    "global object": (lambda _: setattr(CONFIG, "scale", CONFIG.scale + 1), "CONFIG.scale"),
+    "minus zero": (lambda m: setattr(first(m), "zero", -0.0), "layers.0.zero"),
+    "strides": (lambda m: transpose(first(m).linear.weight), "the memory of layers.0.linear.weight"),
+    "class": (lambda m: setattr(first(m), "__class__", Other), "layers.0.__class__"),
     "new key": (lambda m: first(m).options.update(more=1), "layers.0.options"),
     "module": (lambda m: setattr(first(m), "linear", nn.Linear(4, 4)), "layers.0.linear"),
     "hook": (lambda m: first(m).register_forward_hook(lambda *_: None), "layers.0._forward_hooks"),
@@ -93,6 +128,24 @@ def test_a_change_is_found_and_named(name: str) -> None:
     change(model)
     assert not state.unchanged()
     assert state.change().endswith(place)
+
+
+def test_attributes_of_classes_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = PythonState(Model())
+    monkeypatch.setattr(Layer, "is_causal", True)
+    assert state.change() == "Layer.is_causal"
+
+
+def test_methods_of_classes_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = PythonState(Model())
+    monkeypatch.setattr(Layer, "forward", lambda _, x: x)
+    assert state.change() == "Layer.forward"
+
+
+def test_iterators_are_named() -> None:
+    model = Model()
+    first(model).numbers = iter([1, 2])
+    assert PythonState(model).iterators == ["layers.0.numbers"]
 
 
 def test_a_run_and_new_values_in_the_same_memory_change_nothing() -> None:

@@ -67,6 +67,11 @@ def precision_of(operator: Operator, device: str, dtypes: Iterable[str]) -> tupl
     return tuple(f"{f.name}={_text(value)}" for f in flags if (value := f.value()) != f.default)
 
 
+def all_flags() -> tuple[object, ...]:
+    """The values of all flags, in a fixed order."""
+    return tuple(flag.value() for flag in _flags())
+
+
 @contextmanager
 def applied(precision: Iterable[str]) -> Iterator[None]:
     """Run the body under the flags that `precision_of` told, all others at torch's defaults.

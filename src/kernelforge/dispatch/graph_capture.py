@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ CHANGES = "forward changes "
 """How a problem begins that a second run may not have any more."""
 
 Problems: TypeAlias = "tuple[Problem, ...]"
+_CHUNK = 1 << 22
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -91,6 +93,7 @@ class Contents:
 
 def capture_checked(
     call: Call,
+    seen: object,
     written: Sequence[torch.Tensor],
     state: PythonState,
     *,
@@ -100,7 +103,7 @@ def capture_checked(
     """Capture with inputs of our own, replay, and compare with eager; all that was written is put back.
 
     Args:
-        written: what an observed run of the call wrote. state: the model's, as that run left it.
+        seen: what an observed run of the call returned. written: what it wrote. state: the model's, as it left it.
         dispatch: the context in which the captured run finds its kernels.
     """
     tensors = call.signature.tensors
@@ -122,31 +125,40 @@ def capture_checked(
             for tensor in inputs:
                 _whole(tensor).zero_()
 
+    def differs(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], what: str) -> Problems:
+        _, relative, matches, _ = compare_outputs(first, second)
+        return () if matches else (Problem(what=f"{what} by {relative:.2g} of the largest value", where=""),)
+
     own_args, own_kwargs = with_tensors(call.args, call.kwargs, inputs)
 
     def run() -> Any:
         return call.model(*own_args, **own_kwargs)
 
+    wrong: Problems = ()
     try:
-        want = _effects(run(), lasting, inputs, returned)
+        again = run()
+        want = _effects(again, lasting, inputs, returned)
         put_back()
+        if not written:
+            # The call itself, on the caller's own tensors: their identity, offsets or attributes may have decided.
+            wrong = differs(_effects(seen, (), (), ()), _effects(again, (), (), ()), "a run on copies differs")
         with dispatch():
             result, replay = machine.record(run, between=blank)
         put_back()
         replay()
         leaves, spec = pytree.tree_flatten(result)
         got = _effects(result, lasting, inputs, returned)
-        _, relative, matches, _ = compare_outputs(want, got)
-    except RuntimeError as error:
+        wrong = wrong or differs(want, got, "a replay differs from eager")
+    except Exception as error:  # noqa: BLE001 - the model is anybody's code, and the call itself has succeeded
         first = str(error).strip().splitlines() or [type(error).__name__]
         return (Problem(what=f"cannot be captured: {first[0]}", where=""),)
     finally:
         put_back()
-    if not matches:
-        return (Problem(what=f"a replay differs from eager by {relative:.2g} of the largest value", where=""),)
+    if wrong:
+        return wrong
     outputs = _described(leaves, inputs, [t for _, t in state.tensors])
     if outputs is None:
-        return (Problem(what="an output is a view of an argument or of the model's own memory", where=""),)
+        return (Problem(what="an output is a view of an argument, of the model's own memory, or of another", where=""),)
     single = len(leaves) == 1 and leaves[0] is result
     storages = [t.untyped_storage() for _, t in state.tensors]
     return Graph(
@@ -157,6 +169,8 @@ def capture_checked(
 
 def state_problems(state: PythonState) -> list[Problem]:
     problems = [Problem(what=f"{name} has hooks around its forward", where="") for name in state.hooks[:3]]
+    problems += [Problem(what=f"{name} is an iterator, which a replay does not move", where="")
+                 for name in state.iterators[:3]]  # fmt: skip
     if not state.complete:
         problems.append(Problem(what="the model holds more objects than can be watched", where=""))
     change = state.change()
@@ -165,13 +179,14 @@ def state_problems(state: PythonState) -> list[Problem]:
     return problems
 
 
-def output_problems(leaves: Sequence[object]) -> list[Problem]:
+def output_problems(leaves: Sequence[object], known: Collection[int]) -> list[Problem]:
+    """Args: known: ids of the arguments and of the model's own tensors, which may be returned as they are."""
     problems = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             if type(leaf) not in {torch.Tensor, torch.nn.Parameter} or leaf.layout is not torch.strided:
                 problems.append(Problem(what=f"an output is a {type(leaf).__name__} of layout {leaf.layout}", where=""))
-            elif leaf.requires_grad and torch.is_grad_enabled():
+            elif leaf.requires_grad and id(leaf) not in known:
                 problems.append(Problem(what="an output needs grad: call under torch.no_grad()", where=""))
         elif not isinstance(leaf, _CONSTANTS):
             problems.append(Problem(what=f"an output holds a {type(leaf).__name__}", where=""))
@@ -194,6 +209,8 @@ def _described(
     inputs_by_id = {id(t): i for i, t in enumerate(inputs)}
     own_by_id = {id(t) for t in own}
     foreign = {t.untyped_storage()._cdata for t in (*inputs, *own)}
+    tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    shared = Counter(t.untyped_storage()._cdata for t in tensors.values())
     detached: dict[int, torch.Tensor] = {}
     described: list[object] = []
     for leaf in leaves:
@@ -203,7 +220,7 @@ def _described(
             described.append(Input(inputs_by_id[id(leaf)]))
         elif id(leaf) in own_by_id:
             described.append(Same(leaf))
-        elif leaf.untyped_storage()._cdata in foreign:
+        elif leaf.untyped_storage()._cdata in foreign or shared[leaf.untyped_storage()._cdata] > 1:
             return None
         else:
             described.append(detached.setdefault(id(leaf), leaf.detach()))
@@ -223,14 +240,22 @@ def overlaps(tensor: torch.Tensor) -> bool:
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the very strides."""
+    tensor = tensor.detach()
+    if overlaps(tensor):
+        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        return tensor.as_strided((extent,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor.detach())
+    return copy.copy_(tensor)
 
 
 def _sum_of(memory: torch.Tensor) -> torch.Tensor:
-    """Of a tensor of bytes, as one integer that wraps around."""
+    """Of a tensor of bytes, as one integer that wraps around; the same bytes in another order give another one."""
     even = memory.numel() // 8 * 8
-    return memory[:even].view(torch.int64).sum() + 3 * memory[even:].sum(dtype=torch.int64)
+    total = 3 * memory[even:].sum(dtype=torch.int64)
+    weights = torch.arange(1, 2 * min(even // 8, _CHUNK) + 1, 2, device=memory.device)
+    for index, words in enumerate(torch.split(memory[:even].view(torch.int64), _CHUNK)):
+        total = total + (2 * index + 1) * (words * weights[: len(words)]).sum()
+    return total
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

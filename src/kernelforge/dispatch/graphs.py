@@ -12,11 +12,14 @@ while it is captured, some times more than eager would do it, and not in replays
 from __future__ import annotations
 
 import logging
+import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +43,7 @@ from kernelforge.dispatch.graph_capture import (
 from kernelforge.dispatch.provenance import Problem, observe
 from kernelforge.dispatch.python_state import PythonState
 from kernelforge.dispatch.signature import Key, Signature, UnsuitableArgument, signature_of
+from kernelforge.dispatch.state import call_problem
 from kernelforge.dispatch.stream_graphs import CudaGraphs, GraphMachine
 from kernelforge.errors import NotGraphable
 from kernelforge.wording import plural
@@ -122,6 +126,7 @@ class GraphedModel:
         self._refused: dict[Key, Problems] = {}
         self._attempts: Counter[Key] = Counter()
         self._state: PythonState | None = None
+        self._memories: frozenset[int] = frozenset()
         self._outdated: Counter[str] = Counter()
         self._replays, self._eager = 0, Counter[str]()
 
@@ -131,15 +136,18 @@ class GraphedModel:
         Raises:
             NotGraphable: with `strict`, where the call cannot be replayed.
         """
+        problem = _problem_of_torch()
         try:
-            signature = signature_of(args, kwargs)
+            signature = signature_of(args, kwargs) if not problem else None
         except UnsuitableArgument as error:
-            return self._run_eagerly(args, kwargs, (Problem(what=str(error), where=""),))
-        if self._machine.busy():
-            return self._run_eagerly(args, kwargs, (Problem(what="the stream is being captured", where=""),))
+            signature, problem = None, str(error)
+        if not problem and self._machine.busy():
+            problem = "the stream is being captured"
+        if problem or signature is None:
+            return self._run_eagerly(args, kwargs, (Problem(what=problem, where=""),))
         with self._lock:
             graph = self._graphs.get(signature.key)
-            if graph is not None:
+            if graph is not None and not self._shares_state(signature):
                 served, result = self._replay(graph, signature)
                 if served:
                     return result
@@ -155,6 +163,9 @@ class GraphedModel:
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What a call with these arguments would be, in words; runs nothing."""
+        problem = _problem_of_torch()
+        if problem:
+            return f"runs eagerly: {problem}"
         try:
             key = signature_of(args, kwargs).key
         except UnsuitableArgument as error:
@@ -201,6 +212,10 @@ class GraphedModel:
                 leaves.append(leaf)
         return leaves[0] if graph.spec is None else pytree.tree_unflatten(leaves, graph.spec)
 
+    def _shares_state(self, signature: Signature) -> bool:
+        """Whether an argument is, or is a view of, what the model holds: a graph has memory of its own for it."""
+        return any(t.untyped_storage()._cdata in self._memories for t in signature.tensors)
+
     def _holds(self) -> bool:
         """Whether the model is what it was when it was captured; if not, all graphs are dropped."""
         assert self._state is not None
@@ -210,6 +225,7 @@ class GraphedModel:
         if not change:
             return True
         self._outdated[change] += 1
+        self._memories = frozenset()
         self._machine.wait()
         self._graphs.clear()
         self._refused.clear()
@@ -240,6 +256,8 @@ class GraphedModel:
         changed = [name for name, count in self._outdated.items() if count >= self._max_graphs]
         if changed:
             return (Problem(what=f"{changed[0]} changes again and again between calls", where=""),)
+        if self._shares_state(signature):
+            return (Problem(what="an argument shares memory with the model", where=""),)
         if len(self._graphs) >= self._max_graphs:
             return (Problem(what=f"more than {self._max_graphs} signatures", where=""),)
         if not signature.tensors:
@@ -287,25 +305,68 @@ class GraphedModel:
     ) -> tuple[Any, Graph | Problems]:
         """What the model returned for this call, and its graph or why there is none."""
         state = PythonState(self.model)
+        memories = frozenset(t.untyped_storage()._cdata for _, t in state.tensors)
+        if any(t.untyped_storage()._cdata in memories for t in signature.tensors):
+            result = self.model(*args, **kwargs)
+            return result, (Problem(what="an argument shares memory with the model", where=""),)
+        draws = _random_states()
         known = [*zip(signature.names, signature.tensors, strict=True), *state.tensors]
         with torch.no_grad():
             contents = Contents([tensor for _, tensor in known])
         seen = observe(lambda: self.model(*args, **kwargs), device=self._machine.device, known=known)
-        problems = [*seen.problems, *state_problems(state)]
+        problems = [*seen.problems, *state_problems(state), *_argument_problems(signature, args, kwargs)]
+        if draws != _random_states():
+            problems.append(Problem(what="draws random numbers (Python's or NumPy's)", where=""))
+        if self._static_outputs and any(w.untyped_storage()._cdata in _memories_of(signature) for w in seen.written):
+            problems.append(Problem(what="writes an argument, which static outputs may be", where=""))
         leaves, _ = pytree.tree_flatten(seen.result)
-        problems += output_problems(leaves)
+        problems += output_problems(leaves, {id(tensor) for _, tensor in known})
         if problems:
             return seen.result, tuple(problems)
         if self._state is None or not self._holds():
-            self._state = state
+            self._state, self._memories = state, memories
         call = Call(self.model, args, kwargs, signature)
         return seen.result, capture_checked(
             call,
+            seen.result,
             (*seen.written, *contents.changed()),
             self._state,
             machine=self._machine,
             dispatch=lambda: self._dispatch("graphed"),
         )
+
+
+def _problem_of_torch() -> str:
+    """Why nothing may be captured or replayed in the present state of torch, or ""."""
+    if torch.is_grad_enabled():
+        return "grad mode is on: call under torch.no_grad()"
+    problem = call_problem(by_autocast=True)
+    return "" if problem == "default dtype" else problem  # which is part of the signature
+
+
+def _argument_problems(signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Problem]:
+    """Whether the run has changed a container among its arguments."""
+    try:
+        after = signature_of(args, kwargs)
+    except UnsuitableArgument:
+        after = None
+    same = after is not None and after.key == signature.key and len(after.tensors) == len(signature.tensors)
+    if after is not None and same and all(map(is_, after.tensors, signature.tensors)):
+        return []
+    return [Problem(what="forward changes a list, a dict or the shape of a tensor among its arguments", where="")]
+
+
+def _memories_of(signature: Signature) -> set[int]:
+    return {t.untyped_storage()._cdata for t in signature.tensors}
+
+
+def _random_states() -> tuple[object, ...]:
+    """Where the generators of Python and, if it is loaded, NumPy stand."""
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is None:
+        return (random.getstate(),)
+    name, keys, *rest = numpy.random.get_state(legacy=True)
+    return (random.getstate(), name, keys.tobytes(), *rest)
 
 
 def _not_graphable(problems: Problems) -> NotGraphable:

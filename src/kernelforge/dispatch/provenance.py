@@ -71,7 +71,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, device: str, known: Iterable[tuple[str, torch.Tensor]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._device = device
+        self._device, self._grad = device, torch.is_grad_enabled()
         self.problems: list[Problem] = []
         self.written: dict[int, torch.Tensor] = {}
         self._made: set[int] = set()
@@ -132,6 +132,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "makes a tensor of the host's values (torch.tensor)"
         if torch.Tag.nondeterministic_seeded in func.tags and _dropout(func, args, kwargs) != 0.0:
             return f"draws random numbers ({name})"
+        # Autocast turns gradients on for its own casts of weights.
+        if torch.is_grad_enabled() and not self._grad and name != "_to_copy":
+            return "asks for gradients (torch.enable_grad)"
         if func.namespace in _COLLECTIVES:
             return f"talks to other processes ({name})"
         return ""

@@ -8,13 +8,17 @@ changed, and before a replay, in a fraction of a millisecond, whether anything h
 from __future__ import annotations
 
 import functools
+import sys
 import types
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from operator import getitem
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter, getitem, is_
 from typing import Any, TypeAlias
 
 import torch
+from torch.nn.modules import module as torch_module
 
 from kernelforge.native.watch import Watch, watch
 from kernelforge.settings import load_settings
@@ -25,7 +29,11 @@ Place: TypeAlias = "tuple[Callable[[Any, Any], Any], Any, Any, str]"
 MAX_PLACES = 200_000
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
-_OPAQUE = (type, types.ModuleType, types.BuiltinFunctionType, types.GeneratorType, types.CodeType, types.FrameType)
+_OPAQUE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
+_FOREIGN = ("torch", "builtins", "logging", "threading", "abc", "collections", "enum", "functools", "typing", "numpy",
+            "kernelforge")  # fmt: skip
+"""Packages whose classes and functions are taken to stay as they are."""
+_MAX_CONTENT_BYTES = 1 << 20
 _SKIPPED = frozenset({
     # Of nn.Module: what forward does not read, or what is looked at elsewhere.
     "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook", "_forward_hooks_with_kwargs",
@@ -42,6 +50,7 @@ class PythonState:
         tensors: each tensor with a name for people, in the order of its first appearance.
         hooks: names of the modules that have hooks around their forward.
         complete: false when there was more than could be listed.
+        iterators: names of places that hold an iterator, whose next value cannot be seen.
     """
 
     def __init__(self, model: object) -> None:
@@ -49,12 +58,19 @@ class PythonState:
         self.hooks: list[str] = []
         self.complete = True
         self._places: list[Place] = []
+        self.iterators: list[str] = []
         self._sized: list[tuple[Any, int, str]] = []
+        self._contents: list[tuple[Any, object, str]] = []
         self._seen: dict[int, object] = {}
+        for hooks in (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks):
+            self._sized.append((hooks, len(hooks), "a hook of all modules"))
+            self.hooks += ["every module"] if hooks else []
         self._walk(model)
         self._values = [read(holder, key) for read, holder, key, _ in self._places]
         self._bare = [tensor for _, tensor in self.tensors]
         self._pointers = [_pointer(t) for t in self._bare]
+        self._shapes, self._strides = list(map(_shape, self._bare)), list(map(_stride, self._bare))
+        self._dtypes = list(map(_dtype, self._bare))
         self._settings = load_settings()
         self._watch = self._watched()
 
@@ -64,7 +80,14 @@ class PythonState:
 
     def unchanged(self) -> bool:
         """Whether every place holds the very object that it held, and every tensor its memory."""
-        return self._watch.unchanged() and list(map(_pointer, self._bare)) == self._pointers
+        return (
+            self._watch.unchanged()
+            and list(map(_pointer, self._bare)) == self._pointers
+            and list(map(_stride, self._bare)) == self._strides
+            and list(map(_shape, self._bare)) == self._shapes
+            and all(map(is_, map(_dtype, self._bare), self._dtypes))
+            and all(_content(value) == before for value, before, _ in self._contents)
+        )
 
     def change(self) -> str:
         """The name of the first place that says something else than before, or "".
@@ -79,15 +102,19 @@ class PythonState:
                 return name
             if now is before:
                 continue
-            if type(now) is not type(before) or not isinstance(now, _ATOMS) or now != before:
+            if type(now) is not type(before) or not isinstance(now, _ATOMS) or repr(now) != repr(before):
                 return name
             self._values[position] = now
         for holder, size, name in self._sized:
             if len(holder) != size:
                 return name
-        for (name, tensor), pointer in zip(self.tensors, self._pointers, strict=True):
-            if _pointer(tensor) != pointer:
+        looks = zip(self._pointers, self._shapes, self._strides, self._dtypes, strict=True)
+        for (name, tensor), look in zip(self.tensors, looks, strict=True):
+            if (_pointer(tensor), _shape(tensor), _stride(tensor), _dtype(tensor)) != look:
                 return f"the memory of {name}"
+        for value, held, name in self._contents:
+            if _content(value) != held:
+                return f"the content of {name}"
         self._watch = self._watched()
         return ""
 
@@ -108,10 +135,20 @@ class PythonState:
         if isinstance(value, torch.Tensor):
             if value.layout is torch.strided and not value.is_meta:  # others have no one memory to look at
                 self.tensors.append((name or "a tensor", value))
+            if vars(value):
+                yield from self._look_into_dict(vars(value), name)
+        elif isinstance(value, type):
+            yield from self._look_into_class(value)
+        elif isinstance(value, weakref.ref):
+            yield value(), name
+        elif isinstance(value, Iterator):
+            self.iterators.append(name or "an iterator")
         elif isinstance(value, torch.nn.Module):
             yield from self._look_into_module(value, name)
         elif isinstance(value, dict):
             yield from self._look_into_dict(value, name)
+            if type(value) is not dict:
+                yield from self._look_into_object(value, name)
         elif isinstance(value, list):
             self._sized.append((value, len(value), name or "a list"))
             for index, item in enumerate(value):
@@ -119,8 +156,16 @@ class PythonState:
         elif isinstance(value, tuple):
             for index, item in enumerate(value):
                 yield item, f"{name}[{index}]"
-        elif isinstance(value, set | frozenset | deque):
-            self._sized.append((value, len(value), name or "a set"))
+        elif _has_content(value):
+            self._contents.append((value, _content(value), name or type(value).__name__))
+            self.complete = self.complete and getattr(value, "nbytes", 0) <= _MAX_CONTENT_BYTES
+            if isinstance(value, set | frozenset | deque | types.MappingProxyType):
+                items = value.values() if isinstance(value, types.MappingProxyType) else value
+                yield from ((item, f"an item of {name}") for item in items)
+        elif isinstance(value, property):
+            yield from ((f, name) for f in (value.fget,) if f is not None)
+        elif isinstance(value, staticmethod | classmethod):
+            yield value.__func__, name
         elif isinstance(value, types.FunctionType):
             yield from self._look_into_function(value, name)
         elif isinstance(value, types.MethodType):
@@ -147,10 +192,23 @@ class PythonState:
             else:
                 yield self._place(getitem, own, key, item, _joined(name, key))
         self._sized.append((own, len(own), name or type(module).__name__))
-        for kind in type(module).__mro__:
-            if kind is not object and not kind.__module__.startswith("torch."):
-                methods = ((key, item) for key, item in vars(kind).items() if isinstance(item, types.FunctionType))
-                yield from ((method, f"{kind.__name__}.{key}") for key, method in methods)
+        self._place(getattr, module, "__class__", type(module), _joined(name, "__class__"))
+        for slot in _slots(type(module)):
+            if hasattr(module, slot):
+                yield self._place(getattr, module, slot, getattr(module, slot), _joined(name, slot))
+        yield type(module), type(module).__name__
+
+    def _look_into_class(self, kind: type) -> Iterator[tuple[object, str]]:
+        """Attributes and methods of a class and its bases, as far as they are a user's."""
+        for base in kind.__mro__:
+            if _is_foreign(base.__module__):
+                continue
+            for key, item in list(vars(base).items()):
+                if key in {"__dict__", "__weakref__", "__doc__", "__module__"} or key in _slots_of(base):
+                    continue
+                if not isinstance(item, classmethod):  # each reading of one makes another object
+                    self._place(getattr, base, key, getattr(base, key, None), f"{base.__name__}.{key}")
+                yield item, f"{base.__name__}.{key}"
 
     def _look_into_dict(
         self, value: dict[Any, Any], name: str, *, dotted: bool = False
@@ -167,23 +225,39 @@ class PythonState:
             except ValueError:
                 continue
             yield self._place(getattr, cell, "cell_contents", item, _joined(name, variable))
-        yield function.__defaults__ or (), _joined(name, "defaults")
-        yield function.__kwdefaults__ or (), _joined(name, "defaults")
-        known = function.__globals__
-        for variable in function.__code__.co_names:
-            item = known.get(variable)
-            if isinstance(item, (*_ATOMS, list, dict, set, tuple, torch.Tensor)) and variable in known:
+        for part in ("__code__", "__defaults__", "__kwdefaults__"):
+            item = getattr(function, part)
+            yield self._place(getattr, function, part, item, _joined(name, part))
+        if vars(function):
+            yield from self._look_into_dict(vars(function), name)
+        yield from self._look_into_globals(function)
+
+    def _look_into_globals(self, function: types.FunctionType) -> Iterator[tuple[object, str]]:
+        """What a function, and those inside of it, name: data, objects, functions, attributes of modules."""
+        known, names = function.__globals__, _names_in(function.__code__)
+        for variable in names:
+            if variable not in known:
+                continue
+            item = known[variable]
+            if isinstance(item, types.ModuleType):
+                if not _is_foreign(item.__name__):
+                    for key in names & set(vars(item)):
+                        yield self._place(getitem, vars(item), key, vars(item)[key], f"{item.__name__}.{key}")
+            elif not _is_foreign(getattr(item, "__module__", None) or ""):
                 yield self._place(getitem, known, variable, item, f"{function.__module__}.{variable}")
 
     def _look_into_object(self, value: object, name: str) -> Iterator[tuple[object, str]]:
         own = getattr(value, "__dict__", None)
-        if isinstance(own, dict) and not type(value).__module__.startswith(("torch.", "logging", "threading")):
+        if _is_foreign(type(value).__module__) and not isinstance(value, dict | types.SimpleNamespace):
+            return
+        if isinstance(own, dict):
             self._sized.append((own, len(own), name or type(value).__name__))
             for key, item in list(own.items()):
                 yield self._place(getitem, own, key, item, _joined(name, str(key)))
         for slot in _slots(type(value)):
             if hasattr(value, slot):
                 yield self._place(getattr, value, slot, getattr(value, slot), _joined(name, slot))
+        yield type(value), type(value).__name__
 
     def _place(self, read: Any, holder: object, key: object, item: object, name: str) -> tuple[object, str]:
         self._places.append((read, holder, key, name))
@@ -191,17 +265,49 @@ class PythonState:
 
 
 _pointer: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
+_stride: Callable[[torch.Tensor], Any] = torch.Tensor.stride
+_shape: Callable[[torch.Tensor], Any] = torch.Tensor.size
+_dtype = attrgetter("dtype")
+
+
+def _has_content(value: object) -> bool:
+    """Whether a value is a container whose items cannot be read one by one at fixed places."""
+    if isinstance(value, set | frozenset | deque | bytearray | types.MappingProxyType):
+        return True
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _content(value: Any) -> object:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, types.MappingProxyType):
+        return tuple((key, id(item)) for key, item in value.items())
+    if isinstance(value, set | frozenset | deque):
+        return tuple(map(id, value))
+    return (value.shape, value.strides, value.dtype.str, value.tobytes() if value.nbytes <= _MAX_CONTENT_BYTES else b"")
+
+
+def _is_foreign(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root in _FOREIGN or root in sys.stdlib_module_names
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Names that a function's code looks up, and the code of functions and comprehensions inside of it."""
+    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
+    return set(chain(code.co_names, *map(_names_in, inner)))
 
 
 def _slots(kind: type) -> Iterator[str]:
-    for base in kind.__mro__:
-        if base.__module__.startswith(("torch.", "builtins")):
-            continue
-        declared = base.__dict__.get("__slots__", ())
-        names = (declared,) if isinstance(declared, str) else declared
-        for slot in names:
-            hidden = slot.startswith("__") and not slot.endswith("__")
-            yield f"_{base.__name__.lstrip('_')}{slot}" if hidden else slot
+    return (slot for base in kind.__mro__ if not _is_foreign(base.__module__) for slot in _slots_of(base))
+
+
+def _slots_of(base: type) -> Iterable[str]:
+    declared = base.__dict__.get("__slots__", ())
+    names = (declared,) if isinstance(declared, str) else tuple(declared)
+    hidden = (n.startswith("__") and not n.endswith("__") for n in names)
+    return [f"_{base.__name__.lstrip('_')}{n}" if h else n for n, h in zip(names, hidden, strict=True)]
 
 
 def _joined(name: str, key: str) -> str:

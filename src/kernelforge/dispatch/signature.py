@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
+from kernelforge.capture.precision import all_flags
 from kernelforge.native.extension import autocast_state
 
 Key: TypeAlias = "tuple[object, ...]"
@@ -42,8 +44,7 @@ def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signat
     """
     key: list[object] = [
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state(), torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(), torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32(),
-        torch.are_deterministic_algorithms_enabled(), len(args),
+        *[function() for function in _switches()], all_flags(), len(args),
     ]  # fmt: skip
     tensors: list[torch.Tensor] = []
     names: list[str] = []
@@ -52,7 +53,27 @@ def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signat
     for name, value in kwargs.items():
         key.append(name)
         _add(value, f"argument {name}", key, tensors, names)
+    if len(tensors) > 1:
+        memories = [t.untyped_storage()._cdata for t in tensors]
+        key.append(tuple(map(memories.index, memories)))
     return Signature(key=tuple(key), tensors=tuple(tensors), names=tuple(names))
+
+
+@cache
+def _switches() -> tuple[Callable[[], object], ...]:
+    """What else of torch decides which kernels a call runs."""
+    module: Any = torch._C
+    names = (
+        "_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only", "_get_cudnn_enabled",
+        "_get_cudnn_deterministic", "_get_flash_sdp_enabled", "_get_mem_efficient_sdp_enabled",
+        "_get_math_sdp_enabled", "_get_cudnn_sdp_enabled", "_get_sdp_priority_order",
+    )  # fmt: skip
+    return tuple(_frozen(getattr(module, name)) for name in names if hasattr(module, name))
+
+
+def _frozen(function: Callable[[], object]) -> Callable[[], object]:
+    """Lists cannot be part of a key."""
+    return (lambda: tuple(function())) if isinstance(function(), list) else function  # type: ignore[arg-type]
 
 
 def _add(value: Any, name: str, key: list[object], tensors: list[torch.Tensor], names: list[str]) -> None:
@@ -60,6 +81,8 @@ def _add(value: Any, name: str, key: list[object], tensors: list[torch.Tensor], 
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         if value.layout is not torch.strided or value.is_quantized:
             raise UnsuitableArgument(f"{name} is no strided tensor")
+        if vars(value):
+            raise UnsuitableArgument(f"{name} is a tensor with attributes of its own")
         key += (kind, value.shape, value.stride(), value.dtype, value.device, value.requires_grad, value.is_neg(),
                 value.is_conj())  # fmt: skip
         tensors.append(value)
@@ -70,6 +93,8 @@ def _add(value: Any, name: str, key: list[object], tensors: list[torch.Tensor], 
         key += (kind, repr(value))  # 0.0 and -0.0 are equal but not the same argument
     elif (node := pytree._get_node_type(value)) in pytree.SUPPORTED_NODES:
         children, context = pytree.SUPPORTED_NODES[node].flatten_fn(value)
+        if not _is_plain(context):
+            raise UnsuitableArgument(f"{name} is a {kind.__name__}, which may change where a signature cannot see it")
         key += (kind, len(children), repr(context))
         for index, child in enumerate(children):
             _add(child, f"{name}[{index}]", key, tensors, names)
@@ -77,6 +102,13 @@ def _add(value: Any, name: str, key: list[object], tensors: list[torch.Tensor], 
         raise UnsuitableArgument(f"{name} is a tensor of the subclass {kind.__name__}")
     else:
         raise UnsuitableArgument(f"{name} is a {kind.__name__}, which may change where a signature cannot see it")
+
+
+def _is_plain(context: object) -> bool:
+    """Whether what torch keeps of a container beside its items is told by its text."""
+    if isinstance(context, list | tuple):
+        return all(map(_is_plain, context))
+    return type(context) in _ATOMS or isinstance(context, type | float)
 
 
 def with_tensors(

@@ -44,7 +44,7 @@ class CudaGraphs:
         self._last: torch.cuda.Stream | None = None
 
     def busy(self) -> bool:
-        return torch.cuda.is_current_stream_capturing()
+        return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
     def record(self, run: Callable[[], Any], *, between: Callable[[], None]) -> tuple[Any, Callable[[], None]]:
         """Raises RuntimeError: something in the run cannot be captured."""
