@@ -811,16 +811,19 @@ def export_project(
         picks: variant -> node, by hand; every other variant by the policy auto_best_fastest_valid.
         allow_unchecked: export kernels also where this machine cannot check their memory; the header names them.
         modes: of dispatch, in which kernels are timed and may be used: "eager", "graphed", "compiled". By default
-            eager, and graphed on a GPU; compiled costs tens of seconds for each kernel.
+            those in which the package that `output` replaces was timed; of a new one eager, and graphed on a GPU.
+            Compiled costs tens of seconds for each kernel.
 
     Raises:
         UsageError: a pick is not valid, or a mode unknown. PackageError: the package cannot be written.
     """
     from kernelforge.exporting import export
+    from kernelforge.mode_timing import modes_before
     from kernelforge.store.project import Project
     from kernelforge.workshop import open_workshop
 
     opened = Project.open(project)
+    modes = modes or modes_before(output)
     with open_workshop(opened.device, settings or load_settings()) as workshop:
         exported = export(
             opened, output, workshop=workshop, picks=picks, allow_unchecked=allow_unchecked, modes=modes, say=on_event
@@ -934,12 +937,12 @@ def verify_package(path: Path, *, settings: Settings | None = None) -> PackageRe
     settings = settings or load_settings()
     package = read_package(path)
     checks = [CheckRow(name="integrity", ok=True, detail="every entry is listed and has its checksum")]
-    off = reasons_off(package, settings)
-    for entry in package.entries:
+    here, off = reasons_off(package, settings)
+    for entry in here.entries:
         reasons = off[entry.variant.id]
         wanted = [mode for mode in MODES if isinstance(entry.decision(mode), Use)]
         on = [mode for mode in wanted if mode not in reasons]
-        # An entry that the package itself decided against is off everywhere, and that is no fault.
+        # An entry that the package, or this machine's own record of it, decided against is off, and that is no fault.
         state = "on" if on else reasons[wanted[0] if wanted else MODES[0]]
         detail = f"{entry.variant.operator}: {state}"
         checks.append(CheckRow(name=entry.variant.id[:8], ok=bool(on) or not wanted, detail=detail))

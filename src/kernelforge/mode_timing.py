@@ -101,6 +101,19 @@ def chosen_modes(names: Sequence[str] | None, device: str) -> tuple[str, ...]:
     return tuple(mode for mode in MODES if mode == "eager" or mode in names)
 
 
+def modes_before(path: Path) -> tuple[str, ...] | None:
+    """The modes in which the kernels of an earlier package at that place were timed; None if there is none to read."""
+    from kernelforge.errors import NotFound, PackageError
+    from kernelforge.package.reader import read_package
+
+    try:
+        package = read_package(path)
+    except (NotFound, PackageError):
+        return None
+    timed = tuple(m for m in MODES if any(entry.measured(m) for entry in package.entries))
+    return timed or None
+
+
 def time_in_modes(
     package: Path,
     records: Sequence[VariantRecord],

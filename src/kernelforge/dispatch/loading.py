@@ -191,14 +191,16 @@ def _no_tables() -> None:
     """Where no entry is on, no call is looked up."""
 
 
-def reasons_off(package: Package, settings: Settings) -> dict[str, dict[str, str]]:
-    """Why which entry would be off here, by variant id and mode of dispatch, as far as that shows without loading any.
+def reasons_off(package: Package, settings: Settings) -> tuple[Package, dict[str, dict[str, str]]]:
+    """The package with what was decided on this machine, and why which entry would be off here.
+
+    The reasons are by variant id and mode of dispatch, as far as they show without loading any.
 
     For `kforge cast verify`: nothing of the package runs, so it need not be trusted.
     """
     machine = this_machine()
     package, certified = with_local_record(package, machine, settings.config_dir)
-    return {
+    return package, {
         entry.variant.id: _reasons_off(entry, package, machine, settings, certified=entry.variant.id in certified)
         for entry in package.entries
     }
