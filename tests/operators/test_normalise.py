@@ -70,6 +70,11 @@ def test_a_call_outside_the_contract_is_refused_with_the_reason(reason: str) -> 
     assert reason in result.reason
 
 
+def test_a_bool_for_alpha_is_torch_s_to_refuse() -> None:
+    for target in ("torch.add", "torch.sub", "torch.Tensor.add_"):
+        assert isinstance(canonical(target, X, X, alpha=True), Unsupported)
+
+
 def test_an_out_of_none_is_no_out() -> None:
     assert described("torch.add", X, X, out=None)["alpha"] == 1.0
 

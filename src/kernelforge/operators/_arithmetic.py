@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kernelforge.operators._arguments import Canonical, is_number, scalar_for
 from kernelforge.operators._pointwise import INPLACE, PLAIN
-from kernelforge.operators.types import Entry
+from kernelforge.operators.types import Entry, Unsupported
 
 
 def binary_entries(
@@ -49,6 +49,8 @@ def operands(*, commutes: bool, alpha: bool = False) -> Callable[[dict[str, obje
 
     def normalise(bound: dict[str, object]) -> Canonical:
         first, second = bound["input"], bound["other"]
+        if isinstance(bound.get("alpha"), bool):
+            return Unsupported(reason="alpha is a bool, which torch refuses of numbers")
         if commutes and is_number(first) and bound.get("alpha", 1) == 1:
             first, second = second, first
         bound["input"] = scalar_for(first, second) if is_number(first) else first
