@@ -54,7 +54,7 @@ BLOCK_S = 0.004
 
 QUIET_TIMEOUT_S = 20.0
 
-MOST_PAIRS = 120
+LEAST_PAIRS, MOST_PAIRS = 12, 120
 
 FLOW_BYTES = {"cpu": 1 << 18, "cuda": 1 << 22}
 """From how many bytes of the largest tensor on calls are timed in flow: below, all is in the nearest caches anyway, and
@@ -303,20 +303,31 @@ def _time_point(
 
 def _alternate(loaded: Any, block: Callable[[int], float], budget_s: float, *, most_calls: int) -> Samples:
     """Blocks without and with the package in ABBA order, until the time is up; microseconds per call of each."""
-    eager_us: list[float] = []
-    dispatched_us: list[float] = []
     calls = min(_calls_per_block(block, loaded), most_calls)
-    deadline = time.perf_counter() + budget_s
-    while len(eager_us) < 12 or (time.perf_counter() < deadline and len(eager_us) < MOST_PAIRS):
-        first_eager = len(eager_us) % 2 == 0
-        if first_eager:
-            eager_us.append(block(calls))
+
+    def dispatched() -> float:
         with loaded.dispatch():
             block(1)  # the switch itself is not part of a call
-            dispatched_us.append(block(calls))
-        if not first_eager:
-            eager_us.append(block(calls))
-    return tuple(eager_us), tuple(dispatched_us)
+            return block(calls)
+
+    return in_turn(lambda: block(calls), dispatched, budget_s)
+
+
+def in_turn(plain: Callable[[], float], served: Callable[[], float], budget_s: float) -> Samples:
+    """Samples without and with the kernel in ABBA order until the time is up, `LEAST_PAIRS` to `MOST_PAIRS` of each.
+
+    Args:
+        plain, served: take one sample each, microseconds per call.
+    """
+    plain_us: list[float] = []
+    served_us: list[float] = []
+    turns = [(plain, plain_us), (served, served_us)]
+    deadline = time.perf_counter() + budget_s
+    while len(plain_us) < LEAST_PAIRS or (time.perf_counter() < deadline and len(plain_us) < MOST_PAIRS):
+        for sample, times in list(turns):
+            times.append(sample())
+        turns.reverse()
+    return tuple(plain_us), tuple(served_us)
 
 
 def _calls_per_block(block: Callable[[int], float], loaded: Any) -> int:

@@ -16,10 +16,10 @@ from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import SizePoint, VariantRecord
 from kernelforge.certification import (
     BLOCK_S,
-    MOST_PAIRS,
     DispatchedPoint,
     DispatchTiming,
     Samples,
+    in_turn,
     timed_points,
     wrong_output,
 )
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from kernelforge.dispatch.compiled import CompiledPair
     from kernelforge.dispatch.loading import LoadedPackage
 
-LEAST_PAIRS = 12
 MOST_CALLS = 500
 WARM_UP_CALLS = 3
 
@@ -126,11 +125,4 @@ def _alternate(pair: CompiledPair, fresh: FreshInputs, device: str, budget_s: fl
         for _ in range(WARM_UP_CALLS):
             one_us = block(function, 1)
     count = max(1, min(len(fresh.sets), MOST_CALLS, int(BLOCK_S * 1e6 / max(one_us, 0.5))))
-    plain_us: list[float] = []
-    fast_us: list[float] = []
-    deadline = time.perf_counter() + budget_s
-    while len(plain_us) < LEAST_PAIRS or (time.perf_counter() < deadline and len(plain_us) < MOST_PAIRS):
-        turns = [(pair.plain, plain_us), (pair.fast, fast_us)]
-        for function, times in turns if len(plain_us) % 2 == 0 else reversed(turns):
-            times.append(block(function, count))
-    return tuple(plain_us), tuple(fast_us)
+    return in_turn(lambda: block(pair.plain, count), lambda: block(pair.fast, count), budget_s)

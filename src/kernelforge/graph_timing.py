@@ -10,16 +10,16 @@ replay, so that the events around it see the device alone.
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kernelforge.benchmark.slot import timing_slot
 from kernelforge.cards.bind import to_bound
 from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import SizePoint, VariantRecord
-from kernelforge.certification import MOST_PAIRS, DispatchedPoint, DispatchTiming, Samples, timed_points, wrong_output
+from kernelforge.certification import DispatchedPoint, DispatchTiming, in_turn, timed_points, wrong_output
 from kernelforge.errors import ForgeError
 from kernelforge.operators import get_operator
 from kernelforge.settings import Settings
@@ -36,7 +36,6 @@ REPLAY_US = 1000.0
 """A replay takes at least so long, if there are inputs enough: far beyond the grain of events."""
 LEAST_SETS = 16
 """Of inputs, also where they are too large for a cache: fewer calls would be too short a replay."""
-LEAST_PAIRS = 12
 WARM_UP_CALLS = 3
 AHEAD_CYCLES = 400_000
 """For so long the device spins before a replay: some hundred microseconds, in which the host queues it."""
@@ -134,7 +133,12 @@ def _time_point(
     if served < count:
         return "its calls were not served when they were captured"
     eager = _captured(some(count), some(WARM_UP_CALLS))
-    eager_us, dispatched_us = _alternate(eager, dispatched, lambda: fresh.renew(count), count, budget_s)
+    eager_replay, dispatched_replay = (
+        partial(_replay_us, graph, lambda: fresh.renew(count), count) for graph in (eager, dispatched)
+    )
+    eager_replay()
+    dispatched_replay()
+    eager_us, dispatched_us = in_turn(eager_replay, dispatched_replay, budget_s)
     return DispatchedPoint(dims=point.dims, calls=calls, eager_us=eager_us, dispatched_us=dispatched_us)
 
 
@@ -155,20 +159,6 @@ def _captured(work: Callable[[], None], warm_up: Callable[[], None]) -> Any:
         with torch.cuda.graph(graph):
             work()
     return graph
-
-
-def _alternate(eager: Any, dispatched: Any, renew: Callable[[], None], count: int, budget_s: float) -> Samples:
-    """Replays in ABBA order until the time is up; microseconds per call of each."""
-    eager_us: list[float] = []
-    dispatched_us: list[float] = []
-    for graph in (eager, dispatched):
-        _replay_us(graph, renew, count)
-    deadline = time.perf_counter() + budget_s
-    while len(eager_us) < LEAST_PAIRS or (time.perf_counter() < deadline and len(eager_us) < MOST_PAIRS):
-        turns = [(eager, eager_us), (dispatched, dispatched_us)]
-        for graph, times in turns if len(eager_us) % 2 == 0 else reversed(turns):
-            times.append(_replay_us(graph, renew, count))
-    return tuple(eager_us), tuple(dispatched_us)
 
 
 def _replay_us(graph: Any, renew: Callable[[], None], count: int) -> float:

@@ -15,13 +15,12 @@ from kernelforge.cards.types import VariantRecord
 from kernelforge.certification import DispatchTiming, time_dispatched
 from kernelforge.compiled_timing import time_compiled
 from kernelforge.digest import Json
-from kernelforge.errors import UsageError
 from kernelforge.graph_timing import NO_DEVICE, time_in_graphs
 from kernelforge.package.types import MODES, Decision, Off, Use
 from kernelforge.search.lineage import MIN_SPEEDUP_LOW
 from kernelforge.search.winners import not_faster
 from kernelforge.settings import Settings
-from kernelforge.wording import did_you_mean
+from kernelforge.wording import check_known
 
 NOT_MEASURED = "not measured in this mode"
 
@@ -93,11 +92,7 @@ def chosen_modes(names: Sequence[str] | None, device: str) -> tuple[str, ...]:
     """
     if names is None:
         return ("eager", "graphed") if device == "cuda" else ("eager",)
-    for name in names:
-        if name not in MODES:
-            raise UsageError(
-                f"no mode of dispatch {name!r}", hint=did_you_mean(name, MODES) or f"there are: {', '.join(MODES)}"
-            )
+    check_known(names, MODES, "mode of dispatch")
     return tuple(mode for mode in MODES if mode == "eager" or mode in names)
 
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kernelforge.benchmark.whole_model import compare_runs
 from kernelforge.capture.models import LoadedModel, ModelOptions, SampleCall, load_model
-from kernelforge.errors import ForgeError, ModelError, UsageError
+from kernelforge.errors import ForgeError, ModelError
 from kernelforge.package.types import MODES
 from kernelforge.report.package_run import ModeRun, PackageRunReport, ServedRow
 from kernelforge.settings import Settings
-from kernelforge.wording import did_you_mean, plural
+from kernelforge.wording import check_known, plural
 
 if TYPE_CHECKING:
     from kernelforge.dispatch.loading import LoadedPackage
@@ -112,11 +112,7 @@ def chosen_ways(names: Sequence[str] | None, device: str) -> tuple[str, ...]:
     """
     if names is None:
         return ("eager", "graphed") if device == "cuda" else ("eager",)
-    for name in names:
-        if name not in WAYS:
-            raise UsageError(
-                f"no way to run a model: {name!r}", hint=did_you_mean(name, WAYS) or f"there are: {', '.join(WAYS)}"
-            )
+    check_known(names, WAYS, "way to run a model:")
     return tuple(way for way in WAYS if way in names)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+from kernelforge.errors import UsageError
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -50,6 +52,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """What `name` may be a misspelling of, as a question: "did you mean gelu-1a2b3c4d?"; "" if nothing is near."""
     close = difflib.get_close_matches(name, list(dict.fromkeys(known)), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else ""
+
+
+def check_known(names: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuse a name that is none of the known ones. what: they are, for the message: "mode of dispatch".
+
+    Raises:
+        UsageError: names the first, and what it may have been meant to be.
+    """
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no {what} {name!r}", hint=did_you_mean(name, known) or f"there are: {', '.join(known)}")
 
 
 def printable(text: str) -> str:

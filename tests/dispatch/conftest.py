@@ -22,7 +22,7 @@ from kernelforge.evaluate.types import Scored
 from kernelforge.generate.types import Candidate
 from kernelforge.native.extension import why_not
 from kernelforge.package.serial import make_entry
-from kernelforge.package.types import Entry, Header, Off, Use
+from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.settings import Settings, load_settings
 from kernelforge.verify.types import Accepted, ErrorStatistics
@@ -32,6 +32,10 @@ DECISIONS: dict[str, Use | Off] = {
     "graphed": Off(reason="not measured"),
     "compiled": Off(reason="not measured"),
 }
+
+COMPILED: Mapping[str, Decision] = {"eager": Use(), "graphed": Off(reason="test"), "compiled": Use()}
+MARK = 1 / 1024  # what each test kernel adds to its result
+Pack = Callable[..., LoadedPackage]
 
 N0 = Extent(1, ("n0",))
 
@@ -158,6 +162,17 @@ def scored(artifact: Artifact, *, eager_us: float = 100.0, candidate_us: float =
     )  # fmt: skip
 
 
+def handwritten(
+    variant: Variant, source: str, settings: Settings, *, backend: str = "cpp",
+    decisions: Mapping[str, Decision] = DECISIONS,
+) -> Entry:  # fmt: skip
+    """An entry of a kernel that nobody judged."""
+    candidate = Candidate(variant_id=variant.id, source=source, backend=backend, generator="manual")
+    artifact = get_backend(backend, settings).build(candidate, variant)
+    assert isinstance(artifact, Artifact), artifact
+    return make_entry(variant=variant, candidate=candidate, scored=scored(artifact), share=0.1, decisions=decisions)
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return replace(load_settings({}), cache_dir=tmp_path_factory.mktemp("cache"))
@@ -178,14 +193,9 @@ def settings(cache: Settings, request: pytest.FixtureRequest) -> Settings:
 @pytest.fixture(scope="session")
 def entries(cache: Settings) -> Mapping[str, Entry]:
     """An entry for each of `KERNELS`, by its name there."""
-    backend = get_backend("cpp", cache)
 
     def build(name: str) -> Entry:
-        variant, source = KERNELS[name]
-        candidate = Candidate(variant_id=variant.id, source=source, backend="cpp", generator="manual")
-        artifact = backend.build(candidate, variant)
-        assert isinstance(artifact, Artifact), artifact
-        return make_entry(variant=variant, candidate=candidate, scored=scored(artifact), share=0.1, decisions=DECISIONS)
+        return handwritten(*KERNELS[name], cache)
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(KERNELS, pool.map(build, KERNELS), strict=True))
@@ -209,6 +219,19 @@ def make(write: Callable[..., Path], settings: Settings) -> Callable[..., Loaded
     """Load a fresh package of the kernels with these names; by default of all that want nothing unusual."""
     plain = [name for name in KERNELS if name not in {"softmax_cast", "linear_reduced"}]
     return lambda *names: load(write(*(names or plain)), settings=settings)
+
+
+@pytest.fixture(scope="module")
+def pack(entries: Mapping[str, Entry], cache: Settings, tmp_path_factory: pytest.TempPathFactory) -> Pack:
+    """Load a package of the kernels with these names, on in eager and compiled mode."""
+
+    def load_some(*names: str, decisions: Mapping[str, Decision] = COMPILED) -> LoadedPackage:
+        path = tmp_path_factory.mktemp("packages") / "kernels.cast"
+        header = Header(name="test", device="cpu", torch=torch.__version__, created_by="test")
+        write_package(path, [replace(entries[n], decisions=decisions) for n in names], header=header)
+        return load(path, settings=cache)
+
+    return load_some
 
 
 @pytest.fixture

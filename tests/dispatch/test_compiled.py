@@ -9,47 +9,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.dispatch.conftest import COMPILED, MARK, Pack
 from torch import fx
 from torch._dynamo.backends.debugging import aot_eager
 from torch._dynamo.utils import counters
 
 import kernelforge
 from kernelforge.dispatch.compiled import PackageBackend, backend, compiled_pair, kernels_of, use
-from kernelforge.dispatch.loading import LoadedPackage, load
+from kernelforge.dispatch.loading import LoadedPackage
 from kernelforge.dispatch.rewrite import rewrite
 from kernelforge.errors import NotFound, UsageError
-from kernelforge.package.types import Decision, Entry, Header, Off, Use
-from kernelforge.package.writer import write_package
+from kernelforge.package.types import Off
 from kernelforge.settings import Settings
 
 LONG = bool(os.environ.get("KFORGE_LONG"))
-MARK = 1 / 1024  # what each test kernel adds to its result
-DECISIONS: dict[str, Decision] = {"eager": Use(), "graphed": Off(reason="test"), "compiled": Use()}
 # torch's own, when Inductor is first imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*. is", "ignore::DeprecationWarning")
 
-Pack = Callable[..., LoadedPackage]
 Function = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def pack(entries: Mapping[str, Entry], cache: Settings, tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    """Load a package of the kernels with these names."""
-
-    def load_some(*names: str, decisions: Mapping[str, Decision] = DECISIONS) -> LoadedPackage:
-        path = tmp_path_factory.mktemp("packages") / "kernels.cast"
-        header = Header(name="test", device="cpu", torch=torch.__version__, created_by="test")
-        write_package(path, [replace(entries[n], decisions=decisions) for n in names], header=header)
-        return load(path, settings=cache)
-
-    return load_some
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -328,7 +311,7 @@ def test_a_pair_is_one_call_with_and_without_its_kernel(
 ) -> None:
     if not inductor:
         request.getfixturevalue("given_to_inductor")
-    package = pack("softmax", "mul", "relu_", decisions={**DECISIONS, "compiled": Off(reason="not measured")})
+    package = pack("softmax", "mul", "relu_", decisions={**COMPILED, "compiled": Off(reason="not measured")})
     variants = {e.variant.operator: e.variant for e in package.package.entries}
     pair = compiled_pair(package, variants["mul"], {"n0": 4}, {"s0": 2.0})
     assert not isinstance(pair, str)

@@ -8,23 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dispatch.conftest import COMPILED, handwritten
 
-from kernelforge.audit.types import AuditKind, AuditLabel
-from kernelforge.benchmark.types import Interval, Measurement
-from kernelforge.build.backends import get_backend
-from kernelforge.build.types import Artifact
 from kernelforge.capture.facts import capability_of
 from kernelforge.capture.types import ScalarRef, TensorRef
 from kernelforge.cards.types import Dim, Extent, Scalar, TensorPattern, Variant
 from kernelforge.dispatch.compiled import compiled_pair
 from kernelforge.dispatch.loading import LoadedPackage, load
-from kernelforge.evaluate.types import Scored
-from kernelforge.generate.types import Candidate
-from kernelforge.package.serial import make_entry
-from kernelforge.package.types import Decision, Entry, Header, Off, Use
+from kernelforge.package.types import Header
 from kernelforge.package.writer import write_package
 from kernelforge.settings import Settings
-from kernelforge.verify.types import Accepted, ErrorStatistics
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.nvcc,
@@ -73,7 +66,10 @@ def package(cache: Settings, tmp_path_factory: pytest.TempPathFactory) -> Loaded
     mul = Variant(
         operator="mul", arguments=by_a_number, scalars=(Scalar(name="s0", low=0.5, high=4.0),), **common
     )  # fmt: skip
-    entries = [_entry(softmax, SOFTMAX, cache), _entry(mul, MUL, cache)]
+    entries = [
+        handwritten(variant, source, cache, backend="cuda", decisions=COMPILED)
+        for variant, source in ((softmax, SOFTMAX), (mul, MUL))
+    ]
     path: Path = tmp_path_factory.mktemp("packages") / "kernels.cast"
     header = Header(
         name="test", device="cuda", torch=torch.__version__, created_by="test",
@@ -81,29 +77,6 @@ def package(cache: Settings, tmp_path_factory: pytest.TempPathFactory) -> Loaded
     )  # fmt: skip
     write_package(path, entries, header=header)
     return load(path, settings=cache)
-
-
-def _entry(variant: Variant, source: str, cache: Settings) -> Entry:
-    candidate = Candidate(variant_id=variant.id, source=source, backend="cuda", generator="manual")
-    artifact = get_backend("cuda", cache).build(candidate, variant)
-    assert isinstance(artifact, Artifact), artifact
-    scored = Scored(
-        verdict=Accepted(
-            cases=1, worst=ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0), bitwise=True
-        ),
-        measurement=Measurement(
-            points=(),
-            speedup=Interval(median=2.0, low=1.9, high=2.1),
-            eager_us=2.0,
-            candidate_us=1.0,
-            floor_us=1.0,
-            environment={},
-        ),
-        audit=AuditLabel(kind=AuditKind.GENERATED, evidence=()),
-        artifact=artifact,
-    )
-    decisions: dict[str, Decision] = {"eager": Use(), "graphed": Off(reason="test"), "compiled": Use()}
-    return make_entry(variant=variant, candidate=candidate, scored=scored, decisions=decisions)
 
 
 @pytest.fixture(autouse=True)

@@ -13,19 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.dispatch.conftest import scored
+from tests.dispatch.conftest import handwritten
 from torch import nn
 
 import kernelforge
-from kernelforge.build.backends import get_backend
-from kernelforge.build.types import Artifact
 from kernelforge.capture.facts import capability_of
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Dim, Extent, TensorPattern, Variant
 from kernelforge.dispatch.loading import LoadedPackage, load
-from kernelforge.generate.types import Candidate
-from kernelforge.package.serial import make_entry
-from kernelforge.package.types import Header, Use
+from kernelforge.package.types import MODES, Header, Use
 from kernelforge.package.writer import write_package
 from kernelforge.settings import Settings
 
@@ -60,11 +56,7 @@ def package(cache: Settings, tmp_path_factory: pytest.TempPathFactory) -> Loaded
         outputs=(pattern,), dims=(Dim(name="n0", low=1, high=4096),), device="cuda",
         capability=capability_of("cuda", 0),
     )  # fmt: skip
-    candidate = Candidate(variant_id=variant.id, source=SOURCE, backend="cuda", generator="manual")
-    artifact = get_backend("cuda", cache).build(candidate, variant)
-    assert isinstance(artifact, Artifact), artifact
-    decisions = {"eager": Use(), "graphed": Use(), "compiled": Use()}
-    entry = make_entry(variant=variant, candidate=candidate, scored=scored(artifact), share=0.1, decisions=decisions)
+    entry = handwritten(variant, SOURCE, cache, backend="cuda", decisions=dict.fromkeys(MODES, Use()))
     path: Path = tmp_path_factory.mktemp("package") / "relu.cast"
     header = Header(
         name="test", device="cuda", torch=torch.__version__, created_by="test",

@@ -10,25 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dispatch.conftest import handwritten
 from torch.library import opcheck
 
-from kernelforge.audit.types import AuditKind, AuditLabel
-from kernelforge.benchmark.types import Interval, Measurement
-from kernelforge.build.backends import get_backend
-from kernelforge.build.types import Artifact
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Dim, Extent, TensorPattern, Variant
 from kernelforge.dispatch.compiled import kernels_of
 from kernelforge.dispatch.loading import LoadedPackage, load
 from kernelforge.dispatch.registered import RegisteredOperator, can_be_registered
 from kernelforge.errors import ForgeError
-from kernelforge.evaluate.types import Scored
-from kernelforge.generate.types import Candidate
-from kernelforge.package.serial import make_entry
 from kernelforge.package.types import Decision, Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.settings import Settings
-from kernelforge.verify.types import Accepted, ErrorStatistics
 
 QUICK = ("test_schema", "test_autograd_registration", "test_faketensor")
 MARK = 1 / 1024  # what each test kernel adds to its result
@@ -63,34 +56,13 @@ extern "C" int launch(const float* input, const float* other, int64_t n0, uint16
     }  # fmt: skip
 
 
-def build(variant: Variant, source: str, cache: Settings) -> Entry:
-    """An entry of a handwritten kernel."""
-    candidate = Candidate(variant_id=variant.id, source=source, backend="cpp", generator="manual")
-    artifact = get_backend("cpp", cache).build(candidate, variant)
-    assert isinstance(artifact, Artifact), artifact
-    scored = Scored(
-        verdict=Accepted(
-            cases=1, worst=ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0), bitwise=True
-        ),
-        measurement=Measurement(
-            points=(),
-            speedup=Interval(median=2.0, low=1.9, high=2.1),
-            eager_us=2.0,
-            candidate_us=1.0,
-            floor_us=1.0,
-            environment={},
-        ),
-        audit=AuditLabel(kind=AuditKind.GENERATED, evidence=()),
-        artifact=artifact,
-    )
-    return make_entry(variant=variant, candidate=candidate, scored=scored, decisions=DECISIONS)
-
-
 @pytest.fixture(scope="module")
 def compiled_entries(entries: Mapping[str, Entry], cache: Settings) -> Mapping[str, Entry]:
     """The entries of all tests of dispatch and two more, on in compiled mode alone."""
     made = {name: replace(entry, decisions=DECISIONS) for name, entry in entries.items()}
-    made |= {name: build(variant, source, cache) for name, (variant, source) in variants().items()}
+    made |= {
+        name: handwritten(variant, source, cache, decisions=DECISIONS) for name, (variant, source) in variants().items()
+    }
     return made
 
 
@@ -306,7 +278,7 @@ def test_two_versions_of_one_kernel_live_side_by_side(
     pack: Pack, compiled_entries: Mapping[str, Entry], cache: Settings, x: torch.Tensor
 ) -> None:
     softmax = compiled_entries["softmax"]
-    other = build(softmax.variant, softmax.source.replace("/ 1024", "/ 256"), cache)
+    other = handwritten(softmax.variant, softmax.source.replace("/ 1024", "/ 256"), cache, decisions=DECISIONS)
     first, second = pack("softmax"), pack(other)
     want = torch.softmax(x, 1)
     torch.testing.assert_close(only(first)[0](x), want + MARK)

@@ -12,25 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.dispatch.conftest import N0, scored
+from tests.dispatch.conftest import MARK, N0, handwritten
 
-from kernelforge.build.backends import get_backend
-from kernelforge.build.types import Artifact
 from kernelforge.capture.facts import capability_of
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Dim, Extent, TensorPattern, Variant
 from kernelforge.dispatch.loading import LoadedPackage, load
 from kernelforge.dispatch.quarantine import Quarantine
 from kernelforge.dispatch.types import StatRow
-from kernelforge.generate.types import Candidate
-from kernelforge.package.serial import make_entry
 from kernelforge.package.types import Entry, Header, Off, Use
 from kernelforge.package.writer import write_package
 from kernelforge.settings import Settings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
-MARK = 1 / 1024  # what each test kernel adds to its result
 BODY = """
 __global__ void kernel(const float* x, float* y, long long n) {
   const long long i = blockIdx.x * 256ll + threadIdx.x;
@@ -62,12 +57,7 @@ def gpu_entries(cache: Settings) -> Mapping[str, Entry]:
             outputs=(pattern,), dims=(Dim(name="n0", low=1, high=1 << 20),), device="cuda",
             capability=capability_of("cuda", 0),
         )  # fmt: skip
-        candidate = Candidate(variant_id=variant.id, source=source, backend="cuda", generator="manual")
-        artifact = get_backend("cuda", cache).build(candidate, variant)
-        assert isinstance(artifact, Artifact), artifact
-        found[name] = make_entry(
-            variant=variant, candidate=candidate, scored=scored(artifact), share=0.1, decisions=DECISIONS
-        )
+        found[name] = handwritten(variant, source, cache, backend="cuda", decisions=DECISIONS)
     return found
 
 

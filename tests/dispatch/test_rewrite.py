@@ -9,41 +9,24 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.dispatch.conftest import COMPILED, MARK, Pack
 from torch import fx
 from torch._dynamo.utils import counters
 
 from kernelforge.capture.types import TensorRef
 from kernelforge.cards.types import Dim, Extent, TensorPattern, Variant
 from kernelforge.dispatch.compiled import kernels_of
-from kernelforge.dispatch.loading import LoadedPackage, load
+from kernelforge.dispatch.loading import LoadedPackage
 from kernelforge.dispatch.registered import namespace_of
 from kernelforge.dispatch.rewrite import Kernels, rewrite
 from kernelforge.dispatch.tables import Tables
 from kernelforge.dispatch.types import EntryState, Kernel
-from kernelforge.package.types import Decision, Entry, Header, Off, Use
-from kernelforge.package.writer import write_package
-from kernelforge.settings import Settings
+from kernelforge.package.types import Entry, Off
 
-MARK = 1 / 1024  # what each test kernel adds to its result
-DECISIONS: dict[str, Decision] = {"eager": Use(), "graphed": Off(reason="test"), "compiled": Use()}
 # torch's own, when Inductor is first imported.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*. is", "ignore::DeprecationWarning")
 
-Pack = Callable[..., LoadedPackage]
 Function = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def pack(entries: Mapping[str, Entry], cache: Settings, tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    """Load a package of the kernels with these names."""
-
-    def load_some(*names: str, decisions: Mapping[str, Decision] = DECISIONS) -> LoadedPackage:
-        path = tmp_path_factory.mktemp("packages") / "kernels.cast"
-        header = Header(name="test", device="cpu", torch=torch.__version__, created_by="test")
-        write_package(path, [replace(entries[n], decisions=decisions) for n in names], header=header)
-        return load(path, settings=cache)
-
-    return load_some
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +134,7 @@ def test_a_lazy_negative_bit_makes_another_graph_that_no_kernel_serves(pack: Pac
 
 
 def test_an_entry_that_is_off_in_compiled_mode_is_not_used(pack: Pack, x: torch.Tensor) -> None:
-    package = pack("softmax", decisions={**DECISIONS, "compiled": Off(reason="slower than Inductor's")})
+    package = pack("softmax", decisions={**COMPILED, "compiled": Off(reason="slower than Inductor's")})
     assert operators_in(package, lambda x: torch.softmax(x, 1), x) == []
     assert [row.state for row in package.stats("compiled")] == ["slower than Inductor's"]
 
@@ -312,7 +295,7 @@ def test_the_largest_tensor_is_looked_for_among_all_where_none_is_known_to_be(en
             operator="matmul", arguments=(("input", TensorRef(0)), ("other", TensorRef(1))), tensors=(square, wide),
             outputs=(wide,), dims=(Dim(name="n0", low=1, high=64),), max_elements=most,
         )  # fmt: skip
-        entry = replace(entries["softmax"], variant=variant, decisions=DECISIONS)
+        entry = replace(entries["softmax"], variant=variant, decisions=COMPILED)
         kernel = Kernel(launch=lambda *_: 1, address=0, workspace_bytes=lambda _: 0)
         tables = Tables(
             (EntryState(entry=entry, kernel=kernel, reasons={}),), name="", native=lambda: None, mode="compiled"

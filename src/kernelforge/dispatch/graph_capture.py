@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from kernelforge.dispatch.agreement import compare_outputs
 from kernelforge.dispatch.provenance import Problem
 from kernelforge.dispatch.python_state import PythonState
-from kernelforge.dispatch.signature import Signature, with_tensors
+from kernelforge.dispatch.signature import Signature, memory_id, with_tensors
 from kernelforge.dispatch.stream_graphs import GraphMachine
 
 CHANGES = "forward changes "
@@ -75,7 +75,7 @@ class Contents:
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        memories = {t.untyped_storage()._cdata: t for t in tensors}
+        memories = {memory_id(t): t for t in tensors}
         self._tensors = tuple(memories.values())
         self._sums = self._now()
 
@@ -107,27 +107,16 @@ def capture_checked(
         dispatch: the context in which the captured run finds its kernels.
     """
     tensors = call.signature.tensors
-    memories = {t.untyped_storage()._cdata: i for i, t in enumerate(tensors)}
-    returned = tuple(sorted({memories[m] for t in written if (m := t.untyped_storage()._cdata) in memories}))
-    lasting = [t for t in written if t.untyped_storage()._cdata not in memories]
-    with torch.no_grad():
-        inputs = tuple(copy_of(t).requires_grad_(t.requires_grad) for t in tensors)
-        before = [_whole(t).clone() for t in (*lasting, *inputs)]
-
-    def put_back() -> None:
-        with torch.no_grad():
-            for tensor, values in zip((*lasting, *inputs), before, strict=True):
-                _whole(tensor).copy_(values)
+    changed = {memory_id(t): t for t in written}
+    returned = tuple(i for i, memory in enumerate(call.signature.memories) if memory in changed)
+    lasting = [t for memory, t in changed.items() if memory not in set(call.signature.memories)]
+    inputs = tuple(copy_of(t).requires_grad_(t.requires_grad) for t in tensors)
+    before = _Snapshot((*lasting, *inputs))
 
     def blank() -> None:
         # What is launched past the capture runs now, and once: on blank inputs, so that its output is surely wrong.
-        with torch.no_grad():
-            for tensor in inputs:
-                _whole(tensor).zero_()
-
-    def differs(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], what: str) -> Problems:
-        _, relative, matches, _ = compare_outputs(first, second)
-        return () if matches else (Problem(what=f"{what} by {relative:.2g} of the largest value", where=""),)
+        for tensor in inputs:
+            _whole(tensor).zero_()
 
     own_args, own_kwargs = with_tensors(call.args, call.kwargs, inputs)
 
@@ -138,22 +127,22 @@ def capture_checked(
     try:
         again = run()
         want = _effects(again, lasting, inputs, returned)
-        put_back()
-        if not written:
+        before.put_back()
+        if not changed:
             # The call itself, on the caller's own tensors: their identity, offsets or attributes may have decided.
-            wrong = differs(_effects(seen, (), (), ()), _effects(again, (), (), ()), "a run on copies differs")
+            wrong = _difference(_effects(seen, (), (), ()), _effects(again, (), (), ()), "a run on copies differs")
         with dispatch():
             result, replay = machine.record(run, between=blank)
-        put_back()
+        before.put_back()
         replay()
         leaves, spec = pytree.tree_flatten(result)
         got = _effects(result, lasting, inputs, returned)
-        wrong = wrong or differs(want, got, "a replay differs from eager")
+        wrong = wrong or _difference(want, got, "a replay differs from eager")
     except Exception as error:  # noqa: BLE001 - the model is anybody's code, and the call itself has succeeded
         first = str(error).strip().splitlines() or [type(error).__name__]
         return (Problem(what=f"cannot be captured: {first[0]}", where=""),)
     finally:
-        put_back()
+        before.put_back()
     if wrong:
         return wrong
     outputs = _described(leaves, inputs, [t for _, t in state.tensors])
@@ -165,6 +154,23 @@ def capture_checked(
         inputs=inputs, returned=returned, outputs=outputs, spec=None if single else spec, replay=replay,
         writes=bool(lasting), kept=(storages, lasting, result),
     )  # fmt: skip
+
+
+class _Snapshot:
+    """What some tensors held, to be put back."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._held = [(_whole(t), _whole(t).clone()) for t in tensors]
+
+    def put_back(self) -> None:
+        for memory, values in self._held:
+            memory.copy_(values)
+
+
+def _difference(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], what: str) -> Problems:
+    """What is wrong if two runs do not leave the same behind."""
+    _, relative, matches, _ = compare_outputs(first, second)
+    return () if matches else (Problem(what=f"{what} by {relative:.2g} of the largest value", where=""),)
 
 
 def state_problems(state: PythonState) -> list[Problem]:
@@ -208,9 +214,9 @@ def _described(
     """The outputs as `Graph` holds them; None if one is a view of what is not the graph's."""
     inputs_by_id = {id(t): i for i, t in enumerate(inputs)}
     own_by_id = {id(t) for t in own}
-    foreign = {t.untyped_storage()._cdata for t in (*inputs, *own)}
+    foreign = set(map(memory_id, (*inputs, *own)))
     tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
-    shared = Counter(t.untyped_storage()._cdata for t in tensors.values())
+    shared = Counter(map(memory_id, tensors.values()))
     detached: dict[int, torch.Tensor] = {}
     described: list[object] = []
     for leaf in leaves:
@@ -220,7 +226,7 @@ def _described(
             described.append(Input(inputs_by_id[id(leaf)]))
         elif id(leaf) in own_by_id:
             described.append(Same(leaf))
-        elif leaf.untyped_storage()._cdata in foreign or shared[leaf.untyped_storage()._cdata] > 1:
+        elif memory_id(leaf) in foreign or shared[memory_id(leaf)] > 1:
             return None
         else:
             described.append(detached.setdefault(id(leaf), leaf.detach()))

@@ -42,7 +42,7 @@ from kernelforge.dispatch.graph_capture import (
 )
 from kernelforge.dispatch.provenance import Problem, observe
 from kernelforge.dispatch.python_state import PythonState
-from kernelforge.dispatch.signature import Key, Signature, UnsuitableArgument, signature_of
+from kernelforge.dispatch.signature import Key, Signature, UnsuitableArgument, memory_id, signature_of
 from kernelforge.dispatch.state import call_problem
 from kernelforge.dispatch.stream_graphs import CudaGraphs, GraphMachine
 from kernelforge.errors import NotGraphable
@@ -95,7 +95,7 @@ def graphed(
         strict: raise `NotGraphable` instead of running eagerly where a signature cannot be captured.
 
     Raises:
-        NotFound, PackageError, Untrusted: as `load` does.
+        NotFound, PackageError, UntrustedPackage: as `load` does.
     """
     if isinstance(package, str | Path):
         from kernelforge.dispatch.loading import load
@@ -183,7 +183,7 @@ class GraphedModel:
         # all memory that it reads is held by `kept`, and its result is thrown away if something has changed.
         if graph.writes and not self._holds():
             return False, None
-        with torch.no_grad(), self._on(signature):
+        with self._on(signature):
             self._machine.order(signature.tensors[0].get_device())
             if graph.inputs:
                 torch._foreach_copy_(graph.inputs, signature.tensors)
@@ -214,7 +214,7 @@ class GraphedModel:
 
     def _shares_state(self, signature: Signature) -> bool:
         """Whether an argument is, or is a view of, what the model holds: a graph has memory of its own for it."""
-        return any(t.untyped_storage()._cdata in self._memories for t in signature.tensors)
+        return not self._memories.isdisjoint(signature.memories)
 
     def _holds(self) -> bool:
         """Whether the model is what it was when it was captured; if not, all graphs are dropped."""
@@ -239,9 +239,14 @@ class GraphedModel:
         if problems:
             self._refuse(signature, problems)
             return self._run_eagerly(args, kwargs, problems)
+        state = PythonState(self.model)
+        if not state.memories.isdisjoint(signature.memories):
+            # Not remembered: the next call with this signature may have tensors of its own.
+            problems = (Problem(what="an argument shares memory with the model", where=""),)
+            return self._run_eagerly(args, kwargs, problems)
         self._attempts[signature.key] += 1
         with self._on(signature):
-            result, answer = self._capture(signature, args, kwargs)
+            result, answer = self._capture(signature, args, kwargs, state)
         if isinstance(answer, Graph):
             self._graphs[signature.key] = answer
             self._eager["first call of a signature"] += 1
@@ -256,8 +261,6 @@ class GraphedModel:
         changed = [name for name, count in self._outdated.items() if count >= self._max_graphs]
         if changed:
             return (Problem(what=f"{changed[0]} changes again and again between calls", where=""),)
-        if self._shares_state(signature):
-            return (Problem(what="an argument shares memory with the model", where=""),)
         if len(self._graphs) >= self._max_graphs:
             return (Problem(what=f"more than {self._max_graphs} signatures", where=""),)
         if not signature.tensors:
@@ -269,8 +272,7 @@ class GraphedModel:
             return (Problem(what=f"{wrong[0]} is not on a {self._machine.device} device", where=""),)
         if len(devices) > 1:
             return (Problem(what=f"arguments are on {len(devices)} devices", where=""),)
-        memories = [t.untyped_storage()._cdata for t in signature.tensors]
-        if len(set(memories)) != len(memories):
+        if len(set(signature.memories)) != len(signature.memories):
             return (Problem(what="two arguments share memory", where=""),)
         if any(t.is_neg() or t.is_conj() or overlaps(t) for t in signature.tensors):
             return (Problem(what="an argument overlaps itself, or is negated or conjugated lazily", where=""),)
@@ -301,35 +303,30 @@ class GraphedModel:
         return torch.cuda.device(signature.tensors[0].device)
 
     def _capture(
-        self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, signature: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any], state: PythonState
     ) -> tuple[Any, Graph | Problems]:
         """What the model returned for this call, and its graph or why there is none."""
-        state = PythonState(self.model)
-        memories = frozenset(t.untyped_storage()._cdata for _, t in state.tensors)
-        if any(t.untyped_storage()._cdata in memories for t in signature.tensors):
-            result = self.model(*args, **kwargs)
-            return result, (Problem(what="an argument shares memory with the model", where=""),)
         draws = _random_states()
         known = [*zip(signature.names, signature.tensors, strict=True), *state.tensors]
-        with torch.no_grad():
-            contents = Contents([tensor for _, tensor in known])
+        contents = Contents([tensor for _, tensor in known])
         seen = observe(lambda: self.model(*args, **kwargs), device=self._machine.device, known=known)
+        written = (*seen.written, *contents.changed())
         problems = [*seen.problems, *state_problems(state), *_argument_problems(signature, args, kwargs)]
         if draws != _random_states():
             problems.append(Problem(what="draws random numbers (Python's or NumPy's)", where=""))
-        if self._static_outputs and any(w.untyped_storage()._cdata in _memories_of(signature) for w in seen.written):
+        if self._static_outputs and not set(signature.memories).isdisjoint(map(memory_id, written)):
             problems.append(Problem(what="writes an argument, which static outputs may be", where=""))
         leaves, _ = pytree.tree_flatten(seen.result)
         problems += output_problems(leaves, {id(tensor) for _, tensor in known})
         if problems:
             return seen.result, tuple(problems)
         if self._state is None or not self._holds():
-            self._state, self._memories = state, memories
+            self._state, self._memories = state, state.memories
         call = Call(self.model, args, kwargs, signature)
         return seen.result, capture_checked(
             call,
             seen.result,
-            (*seen.written, *contents.changed()),
+            written,
             self._state,
             machine=self._machine,
             dispatch=lambda: self._dispatch("graphed"),
@@ -354,10 +351,6 @@ def _argument_problems(signature: Signature, args: tuple[Any, ...], kwargs: Mapp
     if after is not None and same and all(map(is_, after.tensors, signature.tensors)):
         return []
     return [Problem(what="forward changes a list, a dict or the shape of a tensor among its arguments", where="")]
-
-
-def _memories_of(signature: Signature) -> set[int]:
-    return {t.untyped_storage()._cdata for t in signature.tensors}
 
 
 def _random_states() -> tuple[object, ...]:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernelforge.dispatch.signature import memory_id
+
 _MAX_PROBLEMS = 16
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put", "_index_put_impl_"})
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_dtensor"})
@@ -77,7 +79,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: set[int] = set()
         self._origins: dict[int, frozenset[str]] = {}
         for name, tensor in known:
-            memory = _memory(tensor)
+            memory = memory_id(tensor)
             self._origins[memory] = self._origins.get(memory, frozenset()) | {name}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,9 +95,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 problem = Problem(what=what, where=_line_of_the_model())
                 if problem not in self.problems:
                     self.problems.append(problem)
-        shared = {_memory(t) for t in given}
+        shared = {memory_id(t) for t in given}
         for tensor in made:
-            memory = _memory(tensor)
+            memory = memory_id(tensor)
             if memory not in shared:
                 self._made.add(memory)
                 self._origins[memory] = origins
@@ -104,7 +106,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _origin(self, tensor: torch.Tensor) -> frozenset[str]:
-        memory = _memory(tensor)
+        memory = memory_id(tensor)
         if memory in self._origins:
             return self._origins[memory]
         return frozenset() if memory in self._made else frozenset({_OUTSIDE})
@@ -115,8 +117,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             value = kwargs.get(argument.name, args[position] if position < len(args) else None)
             for tensor in _tensors_of((value,)):
-                if _memory(tensor) not in self._made:
-                    self.written.setdefault(_memory(tensor), tensor)
+                if memory_id(tensor) not in self._made:
+                    self.written.setdefault(memory_id(tensor), tensor)
 
     def _problem(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], origins: frozenset[str]) -> str:
         """What this call does that a replay would not do again, or ""."""
@@ -154,7 +156,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return ""
 
     def _is_outside(self, tensor: torch.Tensor) -> bool:
-        return _memory(tensor) not in self._made and self._origins.get(_memory(tensor), {_OUTSIDE}) == {_OUTSIDE}
+        return memory_id(tensor) not in self._made and self._origins.get(memory_id(tensor), {_OUTSIDE}) == {_OUTSIDE}
 
 
 def _by_mask(args: Sequence[Any]) -> bool:
@@ -174,14 +176,6 @@ def _dropout(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> float
 def _listed(names: frozenset[str]) -> str:
     ordered = sorted(names, key=lambda n: (not n.startswith("argument"), n))
     return ", ".join(ordered[:3]) + (f" and {len(ordered) - 3} more" if len(ordered) > 3 else "")
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """What two views of one memory have in common."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return id(tensor)
 
 
 def _tensors_of(values: Iterable[Any]) -> Iterator[torch.Tensor]:

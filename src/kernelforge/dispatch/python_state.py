@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.modules import module as torch_module
 
+from kernelforge.dispatch.signature import memory_id
 from kernelforge.native.watch import Watch, watch
 from kernelforge.settings import load_settings
 
@@ -73,6 +74,11 @@ class PythonState:
         self._dtypes = list(map(_dtype, self._bare))
         self._settings = load_settings()
         self._watch = self._watched()
+
+    @property
+    def memories(self) -> frozenset[int]:
+        """`memory_id` of each tensor."""
+        return frozenset(map(memory_id, self._bare))
 
     def _watched(self) -> Watch:
         places = [(p[1], p[2], value) for p, value in zip(self._places, self._values, strict=True)]

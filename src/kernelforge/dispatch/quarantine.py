@@ -7,13 +7,12 @@ there may be right elsewhere. A damaged record still counts; the sure way to be 
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kernelforge.atomic import write_atomically
 from kernelforge.digest import digest
 from kernelforge.dispatch.machine import Machine, torch_minor
 from kernelforge.errors import EnvironmentMissing, NotFound
@@ -83,13 +82,10 @@ class Quarantine:
             key=_key(binary, device, machine), binary=binary, device=device, torch=machine.torch,
             driver=machine.driver, kernel=kernel, package=package, error=error, certain=certain, time=time.time(),
         )  # fmt: skip
-        partial = self._folder / f".{secrets.token_hex(8)}.partial"
+        text = json.dumps({name: value for name, value in asdict(found).items() if name != "key"}, indent=1)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as stream:
-                json.dump({name: value for name, value in asdict(found).items() if name != "key"}, stream, indent=1)
-            os.replace(partial, self._path(found.key))  # noqa: PTH105 - same call, but said to be atomic
+            write_atomically(self._path(found.key), text.encode())
         except OSError as error_of_file:
             raise EnvironmentMissing(
                 f"the failure of {kernel} cannot be kept in {self._folder}: {error_of_file}",

@@ -16,11 +16,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kernelforge.atomic import write_atomically
 from kernelforge.digest import Json, canonical_json, digest
 from kernelforge.dispatch.machine import Machine, binary_for, driver_branch, torch_minor
 from kernelforge.errors import ForgeError
@@ -182,19 +182,10 @@ def write_record(record: LocalRecord, config_dir: Path) -> Path:
     signer = local_signer(config_dir)
     signature = signer.sign(_signed(body)).hex()
     text = json.dumps({"signer": signer.public_key, "signature": signature, "record": body}, indent=1, allow_nan=False)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         for each in (folder.parent, folder):
             private_folder(each, "KFORGE_CONFIG_DIR")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_atomically(path, (text + "\n").encode())
     except OSError as error:
         raise ForgeError(
             f"the record {path} cannot be written: {error.strerror}", hint="set KFORGE_CONFIG_DIR to a folder of yours"

@@ -35,6 +35,19 @@ class Signature:
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
 
+    @property
+    def memories(self) -> list[int]:
+        """`memory_id` of each tensor."""
+        return list(map(memory_id, self.tensors))
+
+
+def memory_id(tensor: torch.Tensor) -> int:
+    """What all views of one memory have in common, as long as it lives."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return id(tensor)  # it has no one memory
+
 
 def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signature:
     """The signature of a call.
@@ -54,7 +67,7 @@ def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signat
         key.append(name)
         _add(value, f"argument {name}", key, tensors, names)
     if len(tensors) > 1:
-        memories = [t.untyped_storage()._cdata for t in tensors]
+        memories = list(map(memory_id, tensors))
         key.append(tuple(map(memories.index, memories)))
     return Signature(key=tuple(key), tensors=tuple(tensors), names=tuple(names))
 

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import secrets
 import shlex
 import stat
 from collections.abc import Collection, Iterator, Mapping
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from kernelforge.atomic import write_atomically
 from kernelforge.digest import Json
 from kernelforge.errors import EnvironmentMissing, ForgeError, NotFound, PackageError, UntrustedPackage, UsageError
 from kernelforge.package.signing import fingerprint, is_public_key, local_public_key
@@ -255,21 +255,8 @@ def _edited(config_dir: Path) -> Iterator[_Edit]:
             edit = _Edit(read_trusted(config_dir))
             yield edit
             value: Json = {"version": VERSION, "keys": edit.keys, "hashes": edit.hashes}
-            _replace(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
+            write_atomically(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode())
     except OSError as error:
         raise ForgeError(
             f"cannot write {path}: {error.strerror}", hint="set KFORGE_CONFIG_DIR to a folder of yours"
         ) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

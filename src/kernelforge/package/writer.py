@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelforge.atomic import write_atomically
 from kernelforge.errors import PackageError
 from kernelforge.package.archive import pack
 from kernelforge.package.layout import render
@@ -39,24 +38,9 @@ def write_package(path: Path, entries: Sequence[Entry], *, header: Header, signe
     # A file that our own reader would refuse must not be written.
     package = package_of(data, path)
     try:
-        _write_atomically(path, data)
+        write_atomically(path, data, mode=0o666)
     except OSError as error:
         raise PackageError(
             f"cannot write {path}: {error.strerror}", hint="free some space or choose another place with -o"
         ) from error
     return package
-
-
-def _write_atomically(path: Path, data: bytes) -> None:
-    # In the same folder: a rename across file systems is a copy, and a copy can stop half way.
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            # Full disks show up here at the latest, on file systems that allocate late.
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
