@@ -479,3 +479,25 @@ def test_the_order_of_what_an_undeclared_write_moved_is_put_back() -> None:
     contents = Contents([before])
     before.copy_(before.roll(1, 0).clone())
     assert len(contents.changed()) == 1
+
+
+def test_torch_may_settle_a_switch_in_the_first_run() -> None:
+    """As the first attention on a GPU settles in which order torch tries its kernels: no argument has changed."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        return x + 1
+
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    try:
+        fast = graphed(model)
+        for _ in range(3):
+            x = torch.randn(4)
+            torch.testing.assert_close(fast(x), model(x))
+        assert fast.stats().replays == 2, fast.stats()
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        fast(torch.randn(4))
+        assert not torch.backends.cuda.cudnn_sdp_enabled(), "a replay would have left the switch where it was"
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
 import functools
 import types
 from collections import deque
@@ -27,6 +29,11 @@ class Cache:
 
 SCALE = 1.0
 CONFIG = types.SimpleNamespace(scale=1.0)
+TABLE = torch.zeros(4)
+PROJECTION = nn.Linear(4, 4)
+COUNTS = collections.Counter(calls=1)
+OPTIONS = argparse.Namespace(scale=1.0)
+HELPER = functools.partial(torch.add, alpha=1.0)
 
 
 def helper() -> float:
@@ -187,6 +194,36 @@ class Holder:
 
     def step(self, x: torch.Tensor) -> torch.Tensor:
         return x
+
+
+GLOBAL_OBJECTS: dict[str, tuple[Callable[[], object], str]] = {
+    "tensor": (lambda: TABLE.set_(torch.zeros(4)), ".TABLE"),  # type: ignore[call-overload]
+    "module": (lambda: setattr(PROJECTION, "bias", None), ".PROJECTION.bias"),
+    "counter": (lambda: COUNTS.update(calls=1), ".COUNTS['calls']"),
+    "namespace": (lambda: setattr(OPTIONS, "scale", 2.0), ".OPTIONS.scale"),
+    "partial": (lambda: globals().__setitem__("HELPER", None), ".HELPER"),
+}
+
+
+@pytest.mark.parametrize("name", GLOBAL_OBJECTS)
+def test_global_objects_of_classes_of_torch_and_python_are_looked_into(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their `__module__` is their class's: torch's or Python's. They are a user's all the same."""
+    for variable, own in (
+        ("TABLE", torch.zeros(4)), ("PROJECTION", nn.Linear(4, 4)), ("COUNTS", collections.Counter(calls=1)),
+        ("OPTIONS", argparse.Namespace(scale=1.0)), ("HELPER", functools.partial(torch.add, alpha=1.0)),
+    ):  # fmt: skip
+        monkeypatch.setitem(globals(), variable, own)
+
+    def function(x: torch.Tensor) -> Any:
+        return HELPER(PROJECTION(x), TABLE) * COUNTS["calls"] * OPTIONS.scale
+
+    change, place = GLOBAL_OBJECTS[name]
+    state = PythonState(function)
+    assert state.change() == ""
+    change()
+    assert state.change().endswith(place)
 
 
 def test_modules_with_hooks_are_named() -> None:

@@ -248,7 +248,8 @@ class GraphedModel:
         with self._on(signature):
             result, answer = self._capture(signature, args, kwargs, state)
         if isinstance(answer, Graph):
-            self._graphs[signature.key] = answer
+            # Under the state of torch in which it was captured: the first attention on a GPU settles a switch, say.
+            self._graphs[signature_of(args, kwargs).key] = answer
             self._eager["first call of a signature"] += 1
         elif self._attempts[signature.key] < _ATTEMPTS and any(p.what.startswith(CHANGES) for p in answer):
             self._eager[answer[0].what] += 1
@@ -347,7 +348,7 @@ def _argument_problems(signature: Signature, args: tuple[Any, ...], kwargs: Mapp
         after = signature_of(args, kwargs)
     except UnsuitableArgument:
         after = None
-    same = after is not None and after.key == signature.key and len(after.tensors) == len(signature.tensors)
+    same = after is not None and after.arguments == signature.arguments and len(after.tensors) == len(signature.tensors)
     if after is not None and same and all(map(is_, after.tensors, signature.tensors)):
         return []
     return [Problem(what="forward changes a list, a dict or the shape of a tensor among its arguments", where="")]

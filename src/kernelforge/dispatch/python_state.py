@@ -30,10 +30,14 @@ Place: TypeAlias = "tuple[Callable[[Any, Any], Any], Any, Any, str]"
 MAX_PLACES = 200_000
 
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
+_DEFINITIONS = (type, types.FunctionType, types.BuiltinFunctionType)
+"""What is defined in the module that its `__module__` names; an object has that of its class, wherever it was made."""
 _OPAQUE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
 _FOREIGN = ("torch", "builtins", "logging", "threading", "abc", "collections", "enum", "functools", "typing", "numpy",
             "kernelforge")  # fmt: skip
-"""Packages whose classes and functions are taken to stay as they are."""
+"""Packages whose classes and functions are taken to stay as they are, as the standard library's."""
+_HOLDERS = ("argparse",)
+"""Packages of the standard library with classes that only hold a user's data."""
 _MAX_CONTENT_BYTES = 1 << 20
 _SKIPPED = frozenset({
     # Of nn.Module: what forward does not read, or what is looked at elsewhere.
@@ -249,7 +253,7 @@ class PythonState:
                 if not _is_foreign(item.__name__):
                     for key in names & set(vars(item)):
                         yield self._place(getitem, vars(item), key, vars(item)[key], f"{item.__name__}.{key}")
-            elif not _is_foreign(getattr(item, "__module__", None) or ""):
+            elif not (isinstance(item, _DEFINITIONS) and _is_foreign(item.__module__ or "")):
                 yield self._place(getitem, known, variable, item, f"{function.__module__}.{variable}")
 
     def _look_into_object(self, value: object, name: str) -> Iterator[tuple[object, str]]:
@@ -296,7 +300,7 @@ def _content(value: Any) -> object:
 
 def _is_foreign(module: str) -> bool:
     root = module.partition(".")[0]
-    return root in _FOREIGN or root in sys.stdlib_module_names
+    return root in _FOREIGN or (root in sys.stdlib_module_names and root not in _HOLDERS)
 
 
 def _names_in(code: types.CodeType) -> set[str]:

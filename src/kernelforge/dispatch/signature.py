@@ -27,13 +27,19 @@ class Signature:
     """One call's.
 
     Attributes:
-        key: equal for calls that differ in nothing but the values of their tensors.
+        torch: the state of torch that decides which kernels run. arguments: all of them but the values of tensors.
         tensors: the arguments' tensors in the order of `torch.utils._pytree`. names: theirs, for people.
     """
 
-    key: Key
+    torch: Key
+    arguments: Key
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        """Equal for calls that differ in nothing but the values of their tensors."""
+        return (self.torch, self.arguments)
 
     @property
     def memories(self) -> list[int]:
@@ -55,10 +61,11 @@ def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signat
     Raises:
         UnsuitableArgument: an object that is neither a tensor, a plain value nor a container that torch knows.
     """
-    key: list[object] = [
+    state = (
         torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast_state(), torch.get_default_dtype(),
-        *[function() for function in _switches()], all_flags(), len(args),
-    ]  # fmt: skip
+        *[function() for function in _switches()], all_flags(),
+    )  # fmt: skip
+    key: list[object] = [len(args)]
     tensors: list[torch.Tensor] = []
     names: list[str] = []
     for position, value in enumerate(args):
@@ -69,7 +76,7 @@ def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signat
     if len(tensors) > 1:
         memories = list(map(memory_id, tensors))
         key.append(tuple(map(memories.index, memories)))
-    return Signature(key=tuple(key), tensors=tuple(tensors), names=tuple(names))
+    return Signature(torch=state, arguments=tuple(key), tensors=tuple(tensors), names=tuple(names))
 
 
 @cache
