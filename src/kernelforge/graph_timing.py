@@ -10,7 +10,6 @@ replay, so that the events around it see the device alone.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -81,6 +80,7 @@ def _replayed(
     """What a graph that was captured on other inputs gives for these."""
     import torch
 
+    from kernelforge.dispatch.stream_graphs import capture_graph
     from kernelforge.verify.layout import clone_like
 
     variant = record.variant
@@ -89,20 +89,18 @@ def _replayed(
         memory_of(tensor).zero_()
     bound = to_bound(variant, point.dims, point.scalars, fixed)
     operator = get_operator(variant.operator)
-    results: list[Any] = []
 
-    def once() -> None:
-        results[:] = [operator.call(bound)]
+    def once() -> Any:
+        return operator.call(bound)
 
     with loaded.dispatch(mode="graphed"):
-        graph = _captured(once, once)
+        result, graph = capture_graph(once, warm_up=once)
     for static, given in zip(fixed, inputs, strict=True):
         memory_of(static).copy_(memory_of(given))
     graph.replay()
     torch.cuda.synchronize()
     if variant.mutates:
         return [fixed[i] for i in sorted(variant.mutates)]
-    (result,) = results
     return [result] if isinstance(result, torch.Tensor) else [t for t in result if isinstance(t, torch.Tensor)]
 
 
@@ -111,6 +109,8 @@ def _time_point(
     budget_s: float,
 ) -> DispatchedPoint | str:  # fmt: skip
     """One point, or why its times would not be the kernel's."""
+    from kernelforge.dispatch.stream_graphs import capture_graph
+
     variant = record.variant
     operator = get_operator(variant.operator)
     fresh = FreshInputs(inputs_of(record, point, examples), least=LEAST_SETS)
@@ -123,16 +123,19 @@ def _time_point(
 
         return run
 
+    def captured(count: int) -> Any:
+        return capture_graph(some(count), warm_up=some(WARM_UP_CALLS))[1]
+
     few = min(LEAST_SETS, len(bound))
     with loaded.dispatch(mode="graphed"):
-        one_us = _replay_us(_captured(some(few), some(WARM_UP_CALLS)), lambda: fresh.renew(few), few)
+        one_us = _replay_us(captured(few), lambda: fresh.renew(few), few)
         count = max(few, min(len(bound), math.ceil(REPLAY_US / max(one_us, 0.01))))
         served = _hits(loaded, variant.id)
-        dispatched = _captured(some(count), some(WARM_UP_CALLS))
+        dispatched = captured(count)
         served = _hits(loaded, variant.id) - served
     if served < count:
         return "its calls were not served when they were captured"
-    eager = _captured(some(count), some(WARM_UP_CALLS))
+    eager = captured(count)
     eager_replay, dispatched_replay = (
         partial(_replay_us, graph, lambda: fresh.renew(count), count) for graph in (eager, dispatched)
     )
@@ -140,25 +143,6 @@ def _time_point(
     dispatched_replay()
     eager_us, dispatched_us = in_turn(eager_replay, dispatched_replay, budget_s)
     return DispatchedPoint(dims=point.dims, calls=calls, eager_us=eager_us, dispatched_us=dispatched_us)
-
-
-def _captured(work: Callable[[], None], warm_up: Callable[[], None]) -> Any:
-    """A graph of `work`, after `warm_up` on a stream aside, where libraries make their handles and workspaces."""
-    import torch
-
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        warm_up()
-    torch.cuda.current_stream().wait_stream(aside)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with warnings.catch_warnings():
-        # A kernel that launches on another stream leaves it empty, and is found by what it computes.
-        warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
-        with torch.cuda.graph(graph):
-            work()
-    return graph
 
 
 def _replay_us(graph: Any, renew: Callable[[], None], count: int) -> float:

@@ -488,7 +488,7 @@ def test_torch_may_settle_a_switch_in_the_first_run() -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
         return x + 1
 
-    before = torch.backends.cuda.cudnn_sdp_enabled()
+    before = torch._C._get_cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
     try:
         fast = graphed(model)
@@ -498,6 +498,6 @@ def test_torch_may_settle_a_switch_in_the_first_run() -> None:
         assert fast.stats().replays == 2, fast.stats()
         torch.backends.cuda.enable_cudnn_sdp(True)
         fast(torch.randn(4))
-        assert not torch.backends.cuda.cudnn_sdp_enabled(), "a replay would have left the switch where it was"
+        assert not torch._C._get_cudnn_sdp_enabled(), "a replay would have left the switch where it was"
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import inspect
+import pickle
 import subprocess
 import sys
 import threading
+import typing
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from kernelforge.dispatch.loading import LoadedPackage
+from kernelforge.dispatch.callsite import CallSite
+from kernelforge.dispatch.loading import LoadedPackage, load
+from kernelforge.dispatch.tables import Tables
 from kernelforge.operators import get_operator, operator_names, resolve_target
 from kernelforge.settings import Settings
 
@@ -156,30 +164,130 @@ def test_a_python_function_of_torch_counts_a_miss_once(make: Make, x: torch.Tens
 
 
 COMPILED = """
-import sys
+import functools, sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 import torch
 import torch.nn.functional as F
 from kernelforge.dispatch.loading import load
 from kernelforge.settings import load_settings
 
-def model(x):
-    return F.softmax(x, 1) + torch.softmax(x * 2.0, 1).relu_()
+HELD = F.softmax
+
+def whole(x):
+    both = F.softmax(x, 1) + torch.softmax(x * 2.0, dim=1).relu_()
+    return both + x.softmax(1) + torch.Tensor.softmax(x, 1) + HELD(x, 1)
+
+def partial(x):
+    return functools.partial(F.softmax, dim=1)(x)
+
+def broken(x):
+    y = torch.softmax(x, 1)
+    torch._dynamo.graph_break()
+    return y + F.softmax(x + 1, 1).softmax(-1)
+
+def generator(x):
+    return sum(y for y in (F.softmax(x + i, 1) for i in range(2)))
 
 x = torch.rand(4, 8)
-want = model(x)
 package = load(sys.argv[1], settings=replace(load_settings({}), cache_dir=Path(sys.argv[2])))
-with package.dispatch():
-    inside = torch.compile(model, fullgraph=True, backend="eager")
-    got = inside(x), inside(x)
-after = inside(x), torch.compile(lambda x: model(x), fullgraph=True, backend="eager")(x)
-print([torch.allclose(y, want, atol=1 / 128) for y in got], [torch.equal(y, want) for y in after])
+def left_alone(x):  # Dynamo compiles no function with a break inside of a loop, but looks at those that it calls
+    for kind in (torch.float64, torch.float16):
+        torch._dynamo.graph_break()
+        y = F.softmax(x.to(kind), 1)
+    return y
+
+def compiled(model, one_graph):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    fast = torch.compile(model, fullgraph=one_graph, backend="eager")
+    return fast, (fast(x), fast(x)), torch._dynamo.utils.counters["frames"]["total"]
+
+for model, one_graph in ((whole, True), (partial, True), (broken, False), (generator, False), (left_alone, False)):
+    want, (_, _, plain) = model(x), compiled(model, one_graph)
+    with package.dispatch():
+        inside, got, frames = compiled(model, one_graph)
+    after = inside(x), torch.compile(lambda x: model(x), fullgraph=one_graph, backend="eager")(x)
+    near, same = [torch.allclose(y, want, atol=5 / 1024) for y in got], [torch.equal(y, want) for y in after]
+    print(model.__name__, near == same == [True, True], frames - plain)
 """
 
 
 def test_code_compiled_inside_runs_as_ever_inside_and_after(write: Callable[..., Path], settings: Settings) -> None:
-    """In a fresh process: what torch learns of its functions during dispatch must not outlive it."""
+    """In a fresh process: what torch learns of its functions during dispatch must not outlive it.
+
+    Nor is anything of ours compiled: the last number is how many functions more were looked at than without dispatch.
+    """
     command = [sys.executable, "-c", COMPILED, str(write("softmax")), str(settings.cache_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[True, True] [True, True]", done.stderr
+    want = ["whole True 0", "partial True 0", "broken True 0", "generator True 0", "left_alone True 0"]
+    assert done.stdout.splitlines() == want, done.stderr + done.stdout
+
+
+def plain_and_inside(look: Callable[[], object], make: Make) -> tuple[object, object]:
+    plain = look()
+    with make("softmax").dispatch():
+        return plain, look()
+
+
+LOOKS: dict[str, Callable[[], object]] = {
+    "name": lambda: (F.softmax.__name__, torch.softmax.__name__, torch.Tensor.softmax.__qualname__),
+    "module": lambda: F.softmax.__module__,
+    "doc": lambda: (F.softmax.__doc__, torch.softmax.__doc__),
+    "kind": lambda: [inspect.isfunction(F.softmax), inspect.isbuiltin(torch.softmax), inspect.isroutine(torch.softmax),
+                     inspect.ismethoddescriptor(torch.Tensor.softmax), inspect.ismethod(nn.Softmax(1).forward)],
+    "signature": lambda: (inspect.signature(F.softmax), inspect.getfullargspec(F.softmax)),
+    "source": lambda: inspect.getsource(F.softmax),
+    "hints": lambda: typing.get_type_hints(F.softmax),
+    "copies": lambda: copy.deepcopy(Holder()).method.__name__,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_what_is_there_meanwhile_looks_like_what_was_there(make: Make, settings: Settings, name: str) -> None:
+    if not settings.native:
+        pytest.skip("without the extension all are Python functions")
+    plain, inside = plain_and_inside(LOOKS[name], make)
+    assert inside == plain
+
+
+class Holder:
+    """Of a function that was taken from torch."""
+
+    def __init__(self) -> None:
+        self.function: Any = F.softmax
+        self.method: Any = torch.Tensor.softmax
+        self.builtin: Any = torch.softmax
+
+
+def test_functions_taken_from_torch_meanwhile_can_be_kept_on_disk(
+    make: Make, settings: Settings, x: torch.Tensor
+) -> None:
+    """They are written by name, and are the originals when they are read."""
+    if not settings.native:
+        pytest.skip("without the extension all are Python functions")
+    with make("softmax").dispatch():
+        written = pickle.dumps([F.softmax, torch.softmax, torch.Tensor.softmax])
+        copy.deepcopy([F.softmax, torch.softmax])
+    read = pickle.loads(written)
+    assert read == [F.softmax, torch.softmax, torch.Tensor.softmax]
+    assert all(torch.equal(f(x, 1), x.softmax(1)) for f in read)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_nothing_of_a_package_outlives_it(
+    write: Callable[..., Path], settings: Settings, x: torch.Tensor, grad: bool
+) -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(type(thing) in {CallSite, Tables} for thing in gc.get_objects())
+
+    before = count()
+    package = load(write("softmax"), settings=settings)
+    with package.dispatch():
+        for tensor in (x, x[:, :3], x.clone().requires_grad_(grad)):
+            torch.softmax(tensor, 1)
+            tensor.softmax(1)
+    del package
+    assert count() == before

@@ -17,6 +17,7 @@ from kernelforge.cards.examples import ExampleStore
 from kernelforge.cards.types import VariantRecord
 from kernelforge.certification import DispatchTiming
 from kernelforge.compiled_timing import time_compiled
+from kernelforge.dispatch import stream_graphs
 from kernelforge.dispatch.loading import load
 from kernelforge.errors import UsageError
 from kernelforge.graph_timing import NO_DEVICE, time_in_graphs
@@ -125,17 +126,16 @@ def graphs(entries: Mapping[str, Entry], monkeypatch: pytest.MonkeyPatch) -> tup
     record = known(entries["abs"])
     loaded = FakeLoaded(variant=record.variant.id)
 
-    def captured(work: Callable[[], None], warm_up: Callable[[], None]) -> str:
+    def captured(run: Callable[[], None], *, warm_up: Callable[[], None]) -> tuple[None, str]:
         warm_up()
-        work()
-        return "dispatched" if loaded.inside else "eager"
+        return run(), "dispatched" if loaded.inside else "eager"
 
     def replay_us(graph: str, renew: Callable[[], None], count: int) -> float:
         renew()
         loaded.events.append(graph)
         return {"eager": 10.0, "dispatched": 8.0}[graph] + 0.01 * len(loaded.events)
 
-    monkeypatch.setattr(graph_timing, "_captured", captured)
+    monkeypatch.setattr(stream_graphs, "capture_graph", captured)
     monkeypatch.setattr(graph_timing, "_replay_us", replay_us)
     monkeypatch.setattr(graph_timing, "get_operator", lambda name: loaded)
     return loaded, record

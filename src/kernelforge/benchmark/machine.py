@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
@@ -369,32 +369,27 @@ def _dispatch_overhead_us(settings: Settings) -> float:
     Without the compiled call table the half of it is estimated, and the timing through dispatch shows the rest.
     """
     import torch
-    from torch.compiler import is_dynamo_compiling
 
     from kernelforge.native.extension import dtype_number, extension
 
     tensor = torch.ones(16, 16)
     native = extension(settings)
-    attempt = None
     if native is not None:
         table, count = native.Table(), [0]
         table.active = True
         plan = native.Plan(
             launch=native.NOTHING, order=(0,), like=0, prototype=None, allocate=None, scalars=(), counter=count,
             fail=None, device=-1, by_default_dtype=False, changes=-1, may_overlap=0,
-            shape=(), stride=(), dtype=dtype_number(torch.float32),
+            shape=(), stride=(), dtype=dtype_number(torch.float32), refused=[0], launched=True,
         )  # fmt: skip
         table.remember((tensor,), {}, plan, count, True)
-        attempt = table.attempt
-    call = ctypes.CDLL(None).getppid
+        once = native.Function(table, None)
+    else:
+        call = ctypes.CDLL(None).getppid
 
-    def once(*args: Any, **kwargs: Any) -> object:
-        if is_dynamo_compiling():
-            return None
-        if attempt is not None:
-            return attempt(args, kwargs)
-        call()
-        return torch.empty_like(args[0])
+        def once(given: torch.Tensor) -> object:
+            call()
+            return torch.empty_like(given)
 
     with torch.inference_mode():
         return _per_call_us(lambda: once(tensor)) - _per_call_us(lambda: None)

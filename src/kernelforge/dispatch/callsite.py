@@ -128,24 +128,18 @@ class CallSite:
         """The function that takes the attribute's place: every call of torch pays for each of its steps."""
         original, exact = self.original, self._exact()
         if self._table is not None and self._tables.native is not None:
-            attempt, unknown = self._table.attempt, self._tables.native.unknown
+            if _dynamo_looks_through():
+                # Else code that is being compiled as a call gets here would have our Python compiled, too.
+                unseen: Any = torch._dynamo.disable(exact)  # type: ignore[no-untyped-call]
+                wrapper = functools.wraps(original)(self._tables.native.function(self._table, unseen))
+                vars(wrapper)["_torchdynamo_inline"] = original
+                return wrapper
+            quick = self._tables.native.function(self._table, exact)
 
             def call(*args: object, **kwargs: object) -> object:
-                result = attempt(args, kwargs)
-                return exact(args, kwargs) if result is unknown else result
+                return original(*args, **kwargs) if is_dynamo_compiling() else quick(*args, **kwargs)
 
-            def call_asking_first(*args: object, **kwargs: object) -> object:
-                if is_dynamo_compiling():
-                    return original(*args, **kwargs)
-                result = attempt(args, kwargs)
-                return exact(args, kwargs) if result is unknown else result
-
-            if not _dynamo_looks_through():
-                return functools.wraps(original)(call_asking_first)
-            vars(torch._C._dynamo.eval_frame)["skip_code"](call.__code__)
-            wrapper = functools.wraps(original)(call)
-            vars(wrapper)["_torchdynamo_inline"] = original
-            return wrapper
+            return functools.wraps(original)(call)
         busy = self._tables.busy
         within = None if self._is_python else next(iter(self._operators))
 
@@ -220,6 +214,8 @@ class CallSite:
         """Check what differs between calls of one signature, then launch."""
         _, tensors, args, kwargs = call
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            if teach:
+                self._teach(plan, call)
             return self._count("grad", args, kwargs)
         if not plan.launched and is_capturing(plan.device):
             return self._count("capture", args, kwargs)
@@ -306,7 +302,7 @@ class CallSite:
 
         with self._tables.lock:
             if self._on:
-                native.teach(table, call[2], call[3], plan, fail=fail)
+                native.teach(table, call[2], call[3], plan, refused=self._counter("grad"), fail=fail)
 
     def _plan(self, call: Call, *, aligned: bool) -> Hit | Miss:
         _, tensors, args, kwargs = call
@@ -356,14 +352,14 @@ class CallSite:
     def _fall_back(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         """The original call."""
         if self._table is not None:
-            return self._table.fall_back(args, kwargs)
+            return self._table.fall_back(*args, **kwargs)
         return self._within(self.original, args, kwargs) if self._is_python else self.original(*args, **kwargs)
 
     def _within(self, call: Function, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         """A call as the original one. A Python function of torch calls other call sites of the same operator: they
         must neither count the call again nor look at it again."""
         if self._table is not None:
-            return self._table.fall_back(args, kwargs, call)
+            return self._table.within(call, *args, **kwargs)
         busy = self._tables.busy
         outer = busy.operators
         busy.operators = self._operators
@@ -375,11 +371,11 @@ class CallSite:
 
 @cache
 def _dynamo_looks_through() -> bool:
-    """Whether Dynamo takes a function for what stands in its `_torchdynamo_inline`: asking costs 40 ns in each call.
+    """Whether Dynamo takes a function for what stands in its `_torchdynamo_inline`; else each call has to ask for it.
 
     That is torch's own affair, so it is relied on only in the versions that were tried.
     """
-    return torch_minor(torch.__version__) in {"2.13"} and hasattr(torch._C._dynamo.eval_frame, "skip_code")
+    return torch_minor(torch.__version__) in {"2.10", "2.11", "2.12", "2.13"}
 
 
 def _swap(value: object, supply: Iterator[torch.Tensor]) -> object:

@@ -27,11 +27,11 @@ class CallTable(Protocol):
     package: object
     operators: frozenset[str]
 
-    def attempt(self, args: tuple[object, ...], kwargs: Mapping[str, object], /) -> object: ...
+    def attempt(self, *args: object, **kwargs: object) -> object: ...
 
-    def fall_back(
-        self, args: tuple[object, ...], kwargs: Mapping[str, object], function: Callable[..., object] = ..., /
-    ) -> object: ...
+    def fall_back(self, *args: object, **kwargs: object) -> object: ...
+
+    def within(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> object: ...
 
     def remember(
         self,
@@ -56,23 +56,28 @@ class NativeDispatch:
         table: CallTable = self._module.Table()
         return table
 
+    def function(self, table: CallTable, exact: Callable[[tuple[object, ...], dict[str, object]], object]) -> Any:
+        """What can take a function's or method's place: it asks the table, and `exact` what that does not know."""
+        return self._module.Function(table, exact)
+
     def teach(
         self, table: CallTable, args: tuple[object, ...], kwargs: Mapping[str, object], plan: Hit | Miss,
-        *, fail: Callable[[int], None],
+        *, refused: list[int], fail: Callable[[int], None],
     ) -> None:  # fmt: skip
         """Tell a table what the exact path found for a call, if it can hold that.
 
         Args:
+            refused: counts the calls that only the wish for a gradient keeps from the kernel.
             fail: called with the status of a launch that failed; raises.
         """
         if isinstance(plan, Miss):
             table.remember(args, kwargs, None, plan.counter, False)
             return
-        made = self._plan(plan, fail)
+        made = self._plan(plan, refused, fail)
         if made is not None:
             table.remember(args, kwargs, made, plan.counter, plan.portable)
 
-    def _plan(self, hit: Hit, fail: Callable[[int], None]) -> object | None:
+    def _plan(self, hit: Hit, refused: list[int], fail: Callable[[int], None]) -> object | None:
         """A plan in the table's form; None if it is of a kind that the table does not serve."""
         variant = hit.entry.variant
         changes = variant.mutates[0] if variant.mutates else -1
@@ -98,7 +103,7 @@ class NativeDispatch:
                 allocate=allocate, scalars=hit.scalars, counter=hit.counter, fail=fail, device=hit.device,
                 by_default_dtype=not all(p.dtype.startswith(("float", "bfloat")) for p in variant.tensors),
                 changes=changes, may_overlap=sum(1 << i for i in set(partners)), shape=shape, stride=stride,
-                dtype=dtype_number(dtype),
+                dtype=dtype_number(dtype), refused=refused, launched=hit.launched,
             )  # fmt: skip
         except ValueError:
             return None

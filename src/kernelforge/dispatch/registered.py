@@ -106,12 +106,12 @@ class RegisteredOperator:
         """The kernel of the Autograd keys: the first that a call meets. One lookup in C, where that knows the call."""
         if self._table is None or self._tables.native is None:
             return self._differentiable
-        tables, differentiable, names = self._tables, self._differentiable, dict[str, object]()
+        tables, differentiable = self._tables, self._differentiable
         attempt, unknown = self._table.attempt, self._tables.native.unknown
 
         def enter(keyset: torch._C.DispatchKeySet, *args: Any) -> torch.Tensor:
             # It looks at gradients, modes and transforms too.
-            result: Any = attempt(args, names) if tables.enabled else unknown
+            result: Any = attempt(*args) if tables.enabled else unknown
             return differentiable(keyset, *args) if result is unknown else result
 
         return enter
@@ -230,7 +230,8 @@ class RegisteredOperator:
             raise self._tables.failure(plan, status)
 
         with self._tables.lock:
-            native.teach(table, args, {}, plan, fail=fail)
+            # This table has no original: calls that want gradients come back from it, uncounted.
+            native.teach(table, args, {}, plan, refused=[0], fail=fail)
 
     def _miss(self, plan: Miss, args: tuple[Any, ...]) -> torch.Tensor:
         plan.counter[0] += 1

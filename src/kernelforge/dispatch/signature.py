@@ -27,11 +27,11 @@ class Signature:
     """One call's.
 
     Attributes:
-        torch: the state of torch that decides which kernels run. arguments: all of them but the values of tensors.
+        state: what of torch decides which kernels run. arguments: all of them but the values of tensors.
         tensors: the arguments' tensors in the order of `torch.utils._pytree`. names: theirs, for people.
     """
 
-    torch: Key
+    state: Key
     arguments: Key
     tensors: tuple[torch.Tensor, ...]
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ class Signature:
     @property
     def key(self) -> Key:
         """Equal for calls that differ in nothing but the values of their tensors."""
-        return (self.torch, self.arguments)
+        return (self.state, self.arguments)
 
     @property
     def memories(self) -> list[int]:
@@ -76,7 +76,7 @@ def signature_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Signat
     if len(tensors) > 1:
         memories = list(map(memory_id, tensors))
         key.append(tuple(map(memories.index, memories)))
-    return Signature(torch=state, arguments=tuple(key), tensors=tuple(tensors), names=tuple(names))
+    return Signature(state=state, arguments=tuple(key), tensors=tuple(tensors), names=tuple(names))
 
 
 @cache

@@ -50,23 +50,12 @@ class CudaGraphs:
         """Raises RuntimeError: something in the run cannot be captured."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with _no_cast_cache():
-            # Libraries allocate, load and choose at their first calls, none of which can be captured.
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UPS):
-                    run()
-            torch.cuda.current_stream().wait_stream(side)
-            between()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may go on with their own work on the device.
-            with warnings.catch_warnings(), _own_workspaces():
-                # It is where a model launches nothing, or all of it past the capture, which is found later.
-                warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
-                with torch.cuda.graph(graph, pool=self._pool, stream=side, capture_error_mode="thread_local"):
-                    result = run()
+
+        def warm_up() -> None:
+            for _ in range(WARM_UPS):
+                run()
+
+        result, graph = capture_graph(run, warm_up=warm_up, between=between, pool=self._pool)
         return result, graph.replay
 
     def order(self, index: int) -> None:
@@ -80,6 +69,41 @@ class CudaGraphs:
 
     def wait(self) -> None:
         torch.cuda.synchronize()
+
+
+def capture_graph(
+    run: Callable[[], Any],
+    *,
+    warm_up: Callable[[], object],
+    between: Callable[[], None] | None = None,
+    pool: Any = None,
+) -> tuple[Any, torch.cuda.CUDAGraph]:
+    """What the captured run returns, which holds nothing yet, and its graph.
+
+    Args:
+        warm_up: called first, on the stream of the capture: libraries allocate, load and choose at their first calls,
+            none of which can be captured. between: called after that. pool: of memory, to share it with other graphs.
+
+    Raises:
+        RuntimeError: something in the run cannot be captured.
+    """
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with _no_cast_cache():
+        with torch.cuda.stream(side):
+            warm_up()
+        torch.cuda.current_stream().wait_stream(side)
+        if between is not None:
+            between()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with warnings.catch_warnings(), _own_workspaces():
+            # It is where a model launches nothing, or all of it past the capture, which is found by what it computes.
+            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+            # Other threads may go on with their own work on the device.
+            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+                result = run()
+    return result, graph
 
 
 @contextmanager

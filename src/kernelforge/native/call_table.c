@@ -6,6 +6,8 @@
  * allocates the output with torch and calls the binary's guarded entry. Where eager is known to run it makes the original
  * call itself, and it answers UNKNOWN wherever the exact path must look: it never decides anything itself.
  *
+ * A `Function` takes the place of the function or method of torch: it attempts, and calls the exact path where it must.
+ *
  * A `Ledger` belongs to one capture. It makes and times the calls of signatures that the recorder has described, and
  * answers UNKNOWN to all others.
  *
@@ -55,6 +57,7 @@ typedef struct {
   PyObject_HEAD
   Launch launch;
   int inputs, scalar_count, like, on_cuda, device, by_default_dtype;
+  int launched;                 /* it has been, outside of a stream capture */
   int order[MAX_TENSORS];       /* of input i: its position among the call's tensors */
   int changes;                  /* the input that is changed in place and returned, or -1 */
   uint32_t may_overlap;         /* bit i: input i may share memory with that one */
@@ -64,31 +67,43 @@ typedef struct {
   PyObject *prototype;          /* without `like`: the output is made like this tensor ... */
   PyObject *allocate;           /* ... or by this function */
   PyObject *counter;            /* list of one int */
+  PyObject *refused;            /* another: of calls that only the wish for a gradient keeps from the kernel */
   PyObject *fail;               /* called with the status when the launch failed; raises */
 } Plan;
 
+/* `fail` knows the call site, which knows the table, which knows the plan: the collector must see them all. */
+static int plan_traverse(Plan *self, visitproc visit, void *arg) {
+  Py_VISIT(self->prototype);
+  Py_VISIT(self->allocate);
+  Py_VISIT(self->fail);
+  return 0;
+}
+
 static void plan_dealloc(Plan *self) {
+  PyObject_GC_UnTrack(self);
   Py_XDECREF(self->prototype);
   Py_XDECREF(self->allocate);
   Py_XDECREF(self->counter);
+  Py_XDECREF(self->refused);
   Py_XDECREF(self->fail);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   static char *names[] = {"launch", "order", "like", "prototype", "allocate", "scalars", "counter", "fail", "device",
-                          "by_default_dtype", "changes", "may_overlap", "shape", "stride", "dtype", NULL};
+                          "by_default_dtype", "changes", "may_overlap", "shape", "stride", "dtype", "refused", "launched", NULL};
   unsigned long long launch;
-  PyObject *order, *prototype, *allocate, *scalars, *counter, *fail, *shape, *stride;
-  int like, device, by_default_dtype, changes, dtype;
+  PyObject *order, *prototype, *allocate, *scalars, *counter, *fail, *shape, *stride, *refused;
+  int like, device, by_default_dtype, changes, dtype, launched;
   unsigned int may_overlap;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!OipiIO!O!i", names, &launch, &PyTuple_Type, &order, &like, &prototype,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!OipiIO!O!iO!p", names, &launch, &PyTuple_Type, &order, &like, &prototype,
                                    &allocate, &PyTuple_Type, &scalars, &PyList_Type, &counter, &fail, &device,
                                    &by_default_dtype, &changes, &may_overlap, &PyTuple_Type, &shape, &PyTuple_Type, &stride,
-                                   &dtype))
+                                   &dtype, &PyList_Type, &refused, &launched))
     return NULL;
   const Py_ssize_t inputs = PyTuple_GET_SIZE(order), count = PyTuple_GET_SIZE(scalars), ndim = PyTuple_GET_SIZE(shape);
-  if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || PyList_GET_SIZE(counter) != 1 || ndim > MAX_TENSORS ||
+  if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || PyList_GET_SIZE(counter) != 1 ||
+      PyList_GET_SIZE(refused) != 1 || ndim > MAX_TENSORS ||
       PyTuple_GET_SIZE(stride) != ndim) {
     PyErr_SetString(PyExc_ValueError, "more tensors or scalars than a plan holds");
     return NULL;
@@ -100,7 +115,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
   self->like = like, self->on_cuda = device >= 0, self->device = device;
   self->by_default_dtype = by_default_dtype;
   self->changes = changes, self->may_overlap = may_overlap;
-  self->ndim = (int)ndim, self->dtype = dtype;
+  self->ndim = (int)ndim, self->dtype = dtype, self->launched = launched;
   for (Py_ssize_t i = 0; i < ndim; ++i) {
     self->shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape, i));
     self->stride[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(stride, i));
@@ -109,14 +124,15 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
   for (Py_ssize_t i = 0; i < count; ++i) self->scalars[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(scalars, i));
   self->prototype = prototype == Py_None ? NULL : Py_NewRef(prototype);
   self->allocate = allocate == Py_None ? NULL : Py_NewRef(allocate);
-  self->counter = Py_NewRef(counter), self->fail = Py_NewRef(fail);
+  self->counter = Py_NewRef(counter), self->refused = Py_NewRef(refused), self->fail = Py_NewRef(fail);
   if (PyErr_Occurred()) Py_CLEAR(self);
   return (PyObject *)self;
 }
 
 static PyTypeObject PlanType = {
   PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Plan", .tp_basicsize = sizeof(Plan),
-  .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = plan_new, .tp_dealloc = (destructor)plan_dealloc,
+  .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_new = plan_new, .tp_dealloc = (destructor)plan_dealloc,
+  .tp_traverse = (traverseproc)plan_traverse,
 };
 
 /* ---- Call: the arguments as words ---- */
@@ -193,16 +209,34 @@ static int push_value(Call *call, PyObject *value, int depth) {
   return PySet_Contains(torch.constants, (PyObject *)type) == 1 && push_object(call, OBJECT, value);
 }
 
-/* Whether the call could be put into words; if not, no exception is set. */
-static int read_call(Call *call, PyObject *args, PyObject *kwargs) {
+/* A call's arguments as the interpreter passes them. */
+typedef struct {
+  PyObject *const *values;      /* by position, then by name */
+  Py_ssize_t count;             /* by position */
+  PyObject *names;              /* tuple of str, or NULL */
+} Given;
+
+/* Whether a call could be put into words; if not, no exception is set. */
+static int read_given(Call *call, const Given *given) {
   call->count = call->rest_count = call->held_count = call->tensor_count = 0;
   int done = 1;
-  for (Py_ssize_t i = 0; done && i < PyTuple_GET_SIZE(args); ++i) done = push_value(call, PyTuple_GET_ITEM(args, i), 0);
+  for (Py_ssize_t i = 0; done && i < given->count; ++i) done = push_value(call, given->values[i], 0);
+  const Py_ssize_t named = given->names ? PyTuple_GET_SIZE(given->names) : 0;
+  for (Py_ssize_t i = 0; done && i < named; ++i)
+    done = push_object(call, KEYWORD, PyTuple_GET_ITEM(given->names, i)) && push_value(call, given->values[given->count + i], 0);
+  if (!done) PyErr_Clear(); /* a type that cannot be hashed, say */
+  return done;
+}
+
+/* The same of arguments in a tuple and a dict. */
+static int read_call(Call *call, PyObject *args, PyObject *kwargs) {
+  const Given given = {PySequence_Fast_ITEMS(args), PyTuple_GET_SIZE(args), NULL};
+  int done = read_given(call, &given);
   Py_ssize_t position = 0;
   PyObject *name, *value;
   while (done && PyDict_Next(kwargs, &position, &name, &value))
     done = push_object(call, KEYWORD, name) && push_value(call, value, 0);
-  if (!done) PyErr_Clear(); /* a type that cannot be hashed, say */
+  if (!done) PyErr_Clear();
   return done;
 }
 
@@ -365,7 +399,10 @@ static int push_surroundings(Call *call, const Table *table) {
   return done == 1 ? push_state(call, table) : done;
 }
 
-/* 1: nothing in the present state of torch forbids a kernel; 0: something does; -1: an exception is set. */
+enum { GRAD = 2 };
+
+/* 1: nothing in the present state of torch forbids a kernel; 0: something does; GRAD: only that a gradient is wanted;
+ * -1: an exception is set. */
 static int state_allows(const Plan *plan, const Call *call, int by_autocast) {
   PyObject *cast = by_autocast ? Py_NewRef(Py_False) : ask(torch.autocast);
   if (!cast) return -1;
@@ -389,16 +426,17 @@ static int state_allows(const Plan *plan, const Call *call, int by_autocast) {
   PyObject *enabled = ask(torch.grad_enabled);
   if (!enabled) return -1;
   Py_DECREF(enabled);
+  for (int i = 0; enabled != Py_False && i < call->tensor_count; ++i) {
+    PyObject *needed = PyObject_GetAttr(call->tensors[i], torch.requires_grad);
+    if (!needed) return -1;
+    Py_DECREF(needed);
+    if (needed != Py_False) return GRAD;
+  }
   for (int i = 0; i < call->tensor_count; ++i) {
     PyObject *negative = PyObject_CallOneArg(torch.is_neg, call->tensors[i]);
     if (!negative) return -1;
     Py_DECREF(negative);
     if (negative != Py_False) return 0;
-    if (enabled == Py_False) continue;
-    PyObject *needed = PyObject_GetAttr(call->tensors[i], torch.requires_grad);
-    if (!needed) return -1;
-    Py_DECREF(needed);
-    if (needed != Py_False) return 0;
   }
   return 1;
 }
@@ -519,22 +557,22 @@ static int within_original(const Table *self) {
   return 0;
 }
 
-static PyObject *call_within(const Table *self, PyObject *function, PyObject *args, PyObject *kwargs) {
+static PyObject *call_within(const Table *self, PyObject *function, const Given *given) {
   const Busy here = {self, busy};
   busy = &here;
-  PyObject *result = PyObject_Call(function, args, kwargs);
+  PyObject *result = PyObject_Vectorcall(function, given->values, (size_t)given->count, given->names);
   busy = here.outer;
   return result;
 }
 
-static PyObject *call_original(const Table *self, PyObject *args, PyObject *kwargs) {
-  if (!PyFunction_Check(self->original)) return PyObject_Call(self->original, args, kwargs);
-  return call_within(self, self->original, args, kwargs);
+static PyObject *call_original(const Table *self, const Given *given) {
+  if (PyFunction_Check(self->original)) return call_within(self, self->original, given);
+  return PyObject_Vectorcall(self->original, given->values, (size_t)given->count, given->names);
 }
 
-/* Whether an exact entry may be launched that was only expected to fit: nothing is launched for the first time while a
- * stream is captured. As `push_autocast`. */
-static int may_guess(const Plan *plan, const Call *call) {
+/* Whether a plan may be launched that was not yet, for such a call: nothing is launched for the first time while a stream
+ * is captured. As `push_autocast`. */
+static int may_launch_first(const Plan *plan, const Call *call) {
   if (!plan->on_cuda) return 1;
   for (int i = 0; i < call->tensor_count; ++i) /* another device may be of another kind, which no binary can know */
     if (call->views[i].device.device_id != plan->device) return 0;
@@ -553,38 +591,40 @@ static int settle(Table *self, const Call *call, Plan *plan) {
   return 1;
 }
 
-/* fall_back(args, kwargs[, function]): the original call, or a call of the function as a part of it. */
-static PyObject *table_fall_back(Table *self, PyObject *const *args, Py_ssize_t given) {
-  if (given < 2 || given > 3 || !PyTuple_CheckExact(args[0]) || !PyDict_CheckExact(args[1]) || !self->original) {
-    PyErr_SetString(PyExc_TypeError, "fall_back(args: tuple, kwargs: dict, function)");
-    return NULL;
-  }
-  return given == 2 ? call_original(self, args[0], args[1]) : call_within(self, args[2], args[0], args[1]);
+/* fall_back(*args, **kwargs): the original call. */
+static PyObject *table_fall_back(Table *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+  if (self->original) return call_original(self, &(Given){args, count, names});
+  PyErr_SetString(PyExc_TypeError, "fall_back of a table without an original");
+  return NULL;
 }
 
-static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t given) {
-  if (given != 2 || !PyTuple_CheckExact(args[0]) || !PyDict_CheckExact(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "attempt(args: tuple, kwargs: dict)");
-    return NULL;
-  }
+/* within(function, *args, **kwargs): a call of the function as a part of the original call. */
+static PyObject *table_within(Table *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+  if (count && self->original) return call_within(self, args[0], &(Given){args + 1, count - 1, names});
+  PyErr_SetString(PyExc_TypeError, "within(function, *args, **kwargs) of a table with an original");
+  return NULL;
+}
+
+/* The result of a call, or `unknown`; a new reference. */
+static PyObject *serve(Table *self, const Given *given) {
   if (busy && self->original) {
     const int within = within_original(self);
-    if (within) return within < 0 ? NULL : call_original(self, args[0], args[1]);
+    if (within) return within < 0 ? NULL : call_original(self, given);
   }
   Call call;
-  if (!self->active || !read_call(&call, args[0], args[1])) return Py_NewRef(unknown);
+  if (!self->active || !read_given(&call, given)) return Py_NewRef(unknown);
   const int described = push_surroundings(&call, self);
   if (described != 1) return described ? NULL : Py_NewRef(unknown);
   const Entry *entry = find(&self->exact, call.words, call.count);
   if (entry && !entry->plan) {
     if (!self->original) return Py_NewRef(unknown);
-    return count_one(entry->counter) ? call_original(self, args[0], args[1]) : NULL;
+    return count_one(entry->counter) ? call_original(self, given) : NULL;
   }
   const int guessed = !entry;
-  if (guessed) {
-    entry = find(&self->expected, call.rest, call.rest_count);
-    if (!entry || !entry->plan) return Py_NewRef(unknown);
-    const int may = may_guess(entry->plan, &call);
+  if (guessed) entry = find(&self->expected, call.rest, call.rest_count);
+  if (!entry || !entry->plan) return Py_NewRef(unknown);
+  if (guessed || !entry->plan->launched) {
+    const int may = may_launch_first(entry->plan, &call);
     if (may != 1) return may ? NULL : Py_NewRef(unknown);
   }
   Plan *plan = (Plan *)Py_NewRef(entry->plan); /* the table may change while the kernel runs */
@@ -592,24 +632,31 @@ static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t gi
   if (allowed == 1 && plan->changes >= 0) allowed = may_change(plan, &call);
   int64_t status = 0;
   PyObject *result = allowed == 1 ? launch(plan, &call, &status) : NULL;
-  if (allowed == 0) {
+  if (allowed == GRAD && !guessed && self->original) {
+    result = count_one(plan->refused) ? call_original(self, given) : NULL;
+  } else if (allowed == 0 || allowed == GRAD) {
     result = Py_NewRef(unknown);
-  } else if (!result && status < 0) {
+  } else if (result) {
+    plan->launched = 1;
+    if (guessed && !settle(self, &call, plan)) Py_CLEAR(result);
+  } else if (status < 0) {
     PyObject *nothing = PyObject_CallFunction(plan->fail, "L", (long long)status);
     Py_XDECREF(nothing);
     if (nothing) PyErr_SetString(PyExc_SystemError, "a failed launch raised nothing");
-  } else if (!result && status > 0) {
+  } else if (status > 0) {
     Entry *wrong = guessed ? find(&self->expected, call.rest, call.rest_count) : NULL;
     if (wrong) {
       wrong->wrong++;
       Py_CLEAR(wrong->plan);
     }
     result = Py_NewRef(unknown);
-  } else if (result && guessed && !settle(self, &call, plan)) {
-    Py_CLEAR(result);
   }
   Py_DECREF(plan);
   return result;
+}
+
+static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+  return serve(self, &(Given){args, count, names});
 }
 
 /* remember(args, kwargs, plan or None, counter, portable): what the exact path found for such a call. */
@@ -640,19 +687,40 @@ static PyObject *table_remember(Table *self, PyObject *args) {
   Py_RETURN_TRUE;
 }
 
-static void table_dealloc(Table *self) {
+static int map_traverse(const Map *map, visitproc visit, void *arg) {
+  for (size_t place = 0; place < map->capacity; ++place)
+    if (map->entries[place].hash) Py_VISIT(map->entries[place].plan);
+  return 0;
+}
+
+static int table_traverse(Table *self, visitproc visit, void *arg) {
+  const int stop = map_traverse(&self->exact, visit, arg);
+  if (stop) return stop;
+  Py_VISIT(self->original);
+  Py_VISIT(self->package);
+  return map_traverse(&self->expected, visit, arg);
+}
+
+static int table_clear(Table *self) {
   map_clear(&self->exact);
   map_clear(&self->expected);
+  Py_CLEAR(self->original);
+  Py_CLEAR(self->package);
+  return 0;
+}
+
+static void table_dealloc(Table *self) {
+  PyObject_GC_UnTrack(self);
+  table_clear(self);
   Py_XDECREF(self->state);
-  Py_XDECREF(self->original);
-  Py_XDECREF(self->package);
   Py_XDECREF(self->operators);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef table_methods[] = {
-  {"attempt", (PyCFunction)(void (*)(void))table_attempt, METH_FASTCALL, "attempt(args, kwargs): a result, or UNKNOWN"},
-  {"fall_back", (PyCFunction)(void (*)(void))table_fall_back, METH_FASTCALL, "fall_back(args, kwargs[, function]): the original call"},
+  {"attempt", (PyCFunction)(void (*)(void))table_attempt, METH_FASTCALL | METH_KEYWORDS, "a call's result, or UNKNOWN"},
+  {"fall_back", (PyCFunction)(void (*)(void))table_fall_back, METH_FASTCALL | METH_KEYWORDS, "the original call"},
+  {"within", (PyCFunction)(void (*)(void))table_within, METH_FASTCALL | METH_KEYWORDS, "within(function, *args, **kwargs): as a part of the original call"},
   {"remember", (PyCFunction)table_remember, METH_VARARGS, "remember(args, kwargs, plan, counter, portable): whether it could"},
   {NULL, NULL, 0, NULL},
 };
@@ -667,8 +735,114 @@ static PyMemberDef table_members[] = {
 };
 static PyTypeObject TableType = {
   PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Table", .tp_basicsize = sizeof(Table),
-  .tp_flags = Py_TPFLAGS_DEFAULT, .tp_new = PyType_GenericNew, .tp_dealloc = (destructor)table_dealloc,
+  .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_new = PyType_GenericNew, .tp_dealloc = (destructor)table_dealloc,
+  .tp_traverse = (traverseproc)table_traverse, .tp_clear = (inquiry)table_clear,
   .tp_methods = table_methods, .tp_members = table_members,
+};
+
+/* ---- Function: what takes the place of a function or a method of torch ---- */
+
+typedef struct {
+  PyObject_HEAD
+  vectorcallfunc call;
+  Table *table;
+  PyObject *exact;              /* function(args: tuple, kwargs: dict): every call that the table does not know */
+  PyObject *attributes, *weak;
+} Function;
+
+static PyObject *function_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names) {
+  Function *self = (Function *)callable;
+  const Given given = {args, PyVectorcall_NARGS(flags), names};
+  PyObject *result = serve(self->table, &given);
+  if (result != unknown) return result;
+  Py_DECREF(result);
+  PyObject *values = PyTuple_New(given.count), *by_name = PyDict_New();
+  for (Py_ssize_t i = 0; values && i < given.count; ++i) PyTuple_SET_ITEM(values, i, Py_NewRef(args[i]));
+  for (Py_ssize_t i = 0; by_name && names && i < PyTuple_GET_SIZE(names); ++i)
+    if (PyDict_SetItem(by_name, PyTuple_GET_ITEM(names, i), args[given.count + i])) Py_CLEAR(by_name);
+  result = values && by_name ? PyObject_CallFunctionObjArgs(self->exact, values, by_name, NULL) : NULL;
+  Py_XDECREF(values);
+  Py_XDECREF(by_name);
+  return result;
+}
+
+/* Function(table, exact) */
+static PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
+  PyObject *table, *exact;
+  if (!PyArg_ParseTuple(args, "O!O", &TableType, &table, &exact)) return NULL;
+  Function *self = (Function *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->call = function_call, self->table = (Table *)Py_NewRef(table), self->exact = Py_NewRef(exact);
+  return (PyObject *)self;
+}
+
+static PyObject *function_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type)) {
+  return object ? PyMethod_New(self, object) : Py_NewRef(self);
+}
+
+static PyObject *function_repr(Function *self) {
+  return PyUnicode_FromFormat("<kernelforge in place of %R>", self->table->original ? self->table->original : Py_None);
+}
+
+/* Pickled as the original is, by its name. */
+static PyObject *function_reduce(Function *self, PyObject *protocol) {
+  PyObject *original = self->table->original;
+  if (!original || PyFunction_Check(original)) return PyObject_GetAttrString((PyObject *)self, "__qualname__");
+  return PyObject_CallMethod(original, "__reduce_ex__", "O", protocol);
+}
+
+/* Of the kind that the original is, as far as `isinstance`, `inspect` and torch's compiler ask. */
+static PyObject *function_class(Function *self, void *Py_UNUSED(closure)) {
+  return Py_NewRef((PyObject *)Py_TYPE(self->table->original ? self->table->original : (PyObject *)self));
+}
+
+/* What it has not itself, the original has: code, defaults, text of a signature. */
+static PyObject *function_attribute(PyObject *object, PyObject *name) {
+  PyObject *found = PyObject_GenericGetAttr(object, name), *original = ((Function *)object)->table->original;
+  if (found || !original || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  PyErr_Clear();
+  return PyObject_GetAttr(original, name);
+}
+
+static int function_traverse(Function *self, visitproc visit, void *arg) {
+  Py_VISIT(self->table);
+  Py_VISIT(self->exact);
+  Py_VISIT(self->attributes);
+  return 0;
+}
+
+static int function_clear(Function *self) { /* it can still be called: the table breaks all other cycles */
+  Py_CLEAR(self->attributes);
+  return 0;
+}
+
+static void function_dealloc(Function *self) {
+  PyObject_GC_UnTrack(self);
+  if (self->weak) PyObject_ClearWeakRefs((PyObject *)self);
+  function_clear(self);
+  Py_DECREF(self->exact);
+  Py_DECREF(self->table);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef function_methods[] = {
+  {"__reduce_ex__", (PyCFunction)function_reduce, METH_O, NULL},
+  {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef function_attributes[] = {
+  {"__class__", (getter)function_class, NULL, NULL, NULL},
+  {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+  {NULL, NULL, NULL, NULL, NULL},
+};
+static PyTypeObject FunctionType = {
+  PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Function", .tp_basicsize = sizeof(Function),
+  .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+  .tp_new = function_new, .tp_dealloc = (destructor)function_dealloc, .tp_traverse = (traverseproc)function_traverse,
+  .tp_clear = (inquiry)function_clear, .tp_repr = (reprfunc)function_repr, .tp_call = PyVectorcall_Call,
+  .tp_getattro = function_attribute,
+  .tp_vectorcall_offset = offsetof(Function, call), .tp_descr_get = function_get, .tp_methods = function_methods,
+  .tp_getset = function_attributes, .tp_dictoffset = offsetof(Function, attributes),
+  .tp_weaklistoffset = offsetof(Function, weak),
 };
 
 /* ---- Ledger: calls counted and timed ---- */
@@ -841,7 +1015,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "kforge_call_table", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit_kforge_call_table(void) {
-  PyTypeObject *types[] = {&PlanType, &TableType, &TallyType, &LedgerType};
+  PyTypeObject *types[] = {&PlanType, &TableType, &FunctionType, &TallyType, &LedgerType};
   for (size_t i = 0; i < sizeof types / sizeof *types; ++i)
     if (PyType_Ready(types[i]) < 0) return NULL;
   PyObject *module = PyModule_Create(&definition);
