@@ -126,7 +126,7 @@ def graphs(entries: Mapping[str, Entry], monkeypatch: pytest.MonkeyPatch) -> tup
     record = known(entries["abs"])
     loaded = FakeLoaded(variant=record.variant.id)
 
-    def captured(run: Callable[[], None], *, warm_up: Callable[[], None]) -> tuple[None, str]:
+    def captured(run: Callable[[], object], *, warm_up: Callable[[], object]) -> tuple[object, str]:
         warm_up()
         return run(), "dispatched" if loaded.inside else "eager"
 
