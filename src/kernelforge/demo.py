@@ -15,12 +15,18 @@ import psutil
 from kernelforge.capture.models import ModelOptions, load_model
 from kernelforge.capturing import present_device
 from kernelforge.errors import EnvironmentMissing
+from kernelforge.package_run import run_package
 from kernelforge.pipeline import run_pipeline
-from kernelforge.report.rows import DemoReport, OperatorRow, WholeModel
+from kernelforge.report.demo import DemoReport
+from kernelforge.report.package_run import PackageRunReport
+from kernelforge.report.rows import OperatorRow, WholeModel
+from kernelforge.settings import load_settings
 
 MODELS = ("resnet50", "qwen3")
 SAMPLES = 2
 SECONDS_PER_MODEL = 80.0
+SECONDS_PER_RUN = 10.0
+"""To time a model with its package, in all ways together."""
 
 
 def run_demo(
@@ -36,6 +42,7 @@ def run_demo(
     rows: dict[str, tuple[OperatorRow, ...]] = {}
     whole: dict[str, WholeModel] = {}
     packages: dict[str, str] = {}
+    runs: dict[str, PackageRunReport] = {}
     used = present_device(device)
     seconds = SECONDS_PER_MODEL if max_time_s is None else max_time_s / len(MODELS)
     with ExitStack() as stack:
@@ -43,7 +50,8 @@ def run_demo(
         folder = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelforge-demo-")))
         for name in MODELS:
             options = ModelOptions(device=used, samples=SAMPLES, random_weights=True)
-            loaded = load_model(str(example_models() / f"{name}.py"), options)
+            source = str(example_models() / f"{name}.py")
+            loaded = load_model(source, options)
             report = run_pipeline(
                 loaded, device=used, project=folder / f"{name}.kforge", output=folder / f"{name}.cast",
                 max_time_s=seconds, on_event=on_event, should_stop=lambda: False,
@@ -53,9 +61,15 @@ def run_demo(
             assert report.whole_model is not None
             whole[name] = report.whole_model
             packages[name] = report.package if work_dir is not None else ""
+            if report.package:
+                # As a program that has only the package would: signature, trust, guards and all.
+                runs[name] = run_package(
+                    Path(report.package), source, options=options, settings=load_settings(),
+                    max_time_s=SECONDS_PER_RUN, say=on_event,
+                )  # fmt: skip
     return DemoReport(
         rows=rows, whole_model=whole, seconds=time.monotonic() - started, peak_rss_bytes=memory.bytes,
-        device=used, packages=packages,
+        device=used, packages=packages, runs=runs,
     )  # fmt: skip
 
 

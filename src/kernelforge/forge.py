@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kernelforge import doctor
 from kernelforge.errors import UsageError
+from kernelforge.report.demo import DemoReport
 from kernelforge.report.judgement import AuditReport, EvalReport, TrialReport
 from kernelforge.report.library import LibraryKernelReport, LibraryReport, RemovedReport
 from kernelforge.report.rows import (
     CaptureReport,
     CheckRow,
-    DemoReport,
     DoctorLine,
     ExportReport,
     ForgeReport,

@@ -69,6 +69,7 @@ def run_package(
     started = time.monotonic()
     chosen = chosen_ways(ways, options.device)
     package = load(path, trust=trust, settings=settings)
+    load_seconds = time.monotonic() - started
     say(f"loading {source}")
     loaded = load_model(source, options)
     _try(loaded)
@@ -86,7 +87,7 @@ def run_package(
     return PackageRunReport(
         model=loaded.name, package=str(path), device=options.device, environment=str(environment),
         kernels=len(package.states), on=sum(s.kernel is not None for s in package.states), runs=tuple(runs),
-        seconds=time.monotonic() - started, notes=_notes(package, options.device),
+        seconds=time.monotonic() - started, load_seconds=load_seconds, notes=_notes(package, options.device),
     )  # fmt: skip
 
 

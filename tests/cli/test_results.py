@@ -16,11 +16,11 @@ import pytest
 from kernelforge.benchmark.types import Interval
 from kernelforge.package import reader
 from kernelforge.package.types import Header, Package
+from kernelforge.report.demo import DemoReport
 from kernelforge.report.judgement import AblationRow, AuditReport, CertificateRow, EvalReport, PaperRow, TrialReport
 from kernelforge.report.rows import (
     CaptureReport,
     CheckRow,
-    DemoReport,
     EntryRow,
     ExportReport,
     ForgeReport,
@@ -352,6 +352,7 @@ def test_demo_json_has_the_promised_keys(kforge: Any, fake_verbs: Any) -> None:
     document = json.loads(kforge("demo", "--json").stdout)
     assert document["whole_model"]["resnet50"]["speedup"] == {"median": 1.21, "low": 1.18, "high": 1.25}
     assert document["operators"]["resnet50"][0]["decision"] == "use"
+    assert document["package_runs"] == {}
 
 
 def test_version_knows_torch(kforge: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from kernelforge.package.types import Entry, Use
 from kernelforge.package_run import run_package
 from kernelforge.report.grid import grid_text
 from kernelforge.report.package_run import PackageRunReport
-from kernelforge.report.package_tables import package_run_grids
+from kernelforge.report.package_tables import package_run_grids, packages_grid
 from kernelforge.settings import Settings
 
 Write = Callable[..., Path]
@@ -64,7 +65,9 @@ def test_outputs_times_and_hits(write: Write, model: Callable[[str], Path], sett
     assert (report.kernels, report.on, report.matches, report.notes) == (2, 2, True, ())
     json.dumps(report.to_json(), allow_nan=False)
     text = "\n".join(grid_text(grid) for grid in package_run_grids(report))
-    assert "match" in text and "1 by dtype" in text
+    assert "match" in text and "1 by dtype" in text and re.search(r"2, 2 on; loaded in [\d.]+ m?s", text)
+    row = grid_text(packages_grid({"net": report})).splitlines()[3]
+    assert re.match(r"net +2 of 2 on +[\d.]+ m?s +eager .* match +\d+ +1 +1$", row), row
 
 
 def test_a_wrong_kernel_shows_in_the_outputs(

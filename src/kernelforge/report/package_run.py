@@ -71,6 +71,7 @@ class PackageRunReport:
     Attributes:
         model: its name. package: path. environment: device, torch and driver, in words.
         kernels: how many the package has. on: how many of them are on in some mode here.
+        load_seconds: what reading, verifying and loading the package took.
     """
 
     model: str
@@ -81,6 +82,7 @@ class PackageRunReport:
     on: int
     runs: tuple[ModeRun, ...]
     seconds: float = 0.0
+    load_seconds: float = 0.0
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -92,5 +94,6 @@ class PackageRunReport:
         return {
             "model": self.model, "package": self.package, "device": self.device, "environment": self.environment,
             "kernels": self.kernels, "on": self.on, "matches": self.matches, "seconds": finite(self.seconds),
+            "load_seconds": finite(self.load_seconds),
             "runs": [run.to_json() for run in self.runs], "notes": list(self.notes),
         }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kernelforge.benchmark.clock import BUSY_SHARE
 from kernelforge.benchmark.statistics import median
@@ -60,19 +61,35 @@ def _entry_record(entry: EntryOutcome) -> Record:
     return Record(tuple(cells), "; ".join([*([entry.detail] if entry.detail else []), *reasons]))
 
 
+_RUN_COLUMNS = (
+    Column(title="run as"), Column(title="without", align="right"), Column(title="with", align="right"),
+    Column(title="speed-up", align="right"), Column(title="95% interval", align="right"),
+    Column(title="outputs"), Column(title="pairs", align="right"), Column(title="hits", align="right"),
+    Column(title="misses", align="right"),
+)  # fmt: skip
+
+
+def packages_grid(reports: Mapping[str, PackageRunReport]) -> Grid:
+    """Several packages, each loaded again and run with its model."""
+    columns = (Column(title="model"), Column(title="kernels", align="right"), Column(title="loaded in", align="right"))
+    records = []
+    for name, report in reports.items():
+        cells = (Cell(name), Cell(f"{report.on} of {report.kernels} on"), Cell(time_text(1e6 * report.load_seconds)))
+        records += [replace(row, cells=(*cells, *row.cells)) for row in map(_run, report.runs)]
+    footer = ("loaded as another program would: signature checked, each kernel behind its guard; paired runs",)
+    title = "The packages, read back"
+    return Grid(title=title, columns=(*columns, *_RUN_COLUMNS), records=tuple(records), footer=footer)
+
+
 def package_run_grids(report: PackageRunReport) -> list[Grid]:
     """A model with and without a package: each way to run it, and what the entries served."""
     facts = [
         ("model", report.model), ("package", report.package), ("on", report.environment or report.device),
-        ("kernels", f"{report.kernels}, {report.on} on"), *(("note", note) for note in report.notes),
+        ("kernels", f"{report.kernels}, {report.on} on; loaded in {time_text(1e6 * report.load_seconds)}"),
+        *(("note", note) for note in report.notes),
     ]  # fmt: skip
-    columns = (
-        Column(title="run as"), Column(title="without", align="right"), Column(title="with", align="right"),
-        Column(title="speed-up", align="right"), Column(title="95% interval", align="right"),
-        Column(title="outputs"), Column(title="pairs", align="right"), Column(title="hits", align="right"),
-        Column(title="misses", align="right"),
-    )  # fmt: skip
-    grids = [facts_grid(facts), Grid(title="The whole model", columns=columns, records=tuple(map(_run, report.runs)))]
+    runs = Grid(title="The whole model", columns=_RUN_COLUMNS, records=tuple(map(_run, report.runs)))
+    grids = [facts_grid(facts), runs]
     grids += [grid for run in report.runs if (grid := _served_grid(run)) is not None]
     return grids
 

@@ -489,31 +489,6 @@ class RunReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemoReport:
-    """The demo's result.
-
-    Attributes:
-        rows: model name -> its operator table. whole_model: model name -> its A/B.
-        seconds: wall time of all. peak_rss_bytes: largest resident memory of the process tree.
-    """
-
-    rows: Mapping[str, tuple[OperatorRow, ...]]
-    whole_model: Mapping[str, WholeModel]
-    seconds: float
-    peak_rss_bytes: int
-    device: str = "cpu"
-    packages: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "device": self.device,
-            "operators": {name: [r.to_json() for r in rows] for name, rows in self.rows.items()},
-            "whole_model": {name: whole.to_json() for name, whole in self.whole_model.items()},
-            "packages": dict(self.packages), "seconds": finite(self.seconds), "peak_rss_bytes": self.peak_rss_bytes,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorLine:
     """One thing that `doctor` looked at. fix: one thing to do, "" if all is well."""
 

@@ -28,6 +28,7 @@ def demo(
     Makes a ResNet-50 and a small Qwen3-like decoder faster, and says by how much, whatever it is.
     """
     from kernelforge import forge
+    from kernelforge.report.package_tables import packages_grid
     from kernelforge.report.tables import LEAST_SHARE, demo_line, operator_grid, whole_model_grid
 
     with Progress(out) as progress:
@@ -36,6 +37,9 @@ def demo(
         operator_grid(rows, width=out.width(), title=f"{name} on {report.device}", least_share=LEAST_SHARE)
         for name, rows in report.rows.items()
     ]
-    out.show(report.to_json(), [*tables, whole_model_grid(list(report.whole_model.values()))])
+    tables.append(whole_model_grid(list(report.whole_model.values())))
+    if report.runs:
+        tables.append(packages_grid(report.runs))
+    out.show(report.to_json(), tables)
     out.note(demo_line(report.seconds, report.peak_rss_bytes))
     out.next_step("run", "YOUR_MODEL.py", "--max-time", "3m", "-o", "model.cast")
