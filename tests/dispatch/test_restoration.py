@@ -83,6 +83,15 @@ def test_two_packages_may_leave_in_any_order(make: Make, x: torch.Tensor, first_
     assert hits == ([0, 2] if first_out == "outer" else [1, 1])
 
 
+def test_inner_calls_of_a_python_function_count_once_with_two_packages(make: Make, x: torch.Tensor) -> None:
+    one, two = make("softmax"), make("softmax")
+    many = torch.ones(100, 8)
+    with one.dispatch(), two.dispatch():
+        for _ in range(5):
+            F.softmax(many, 1)
+    assert [p.stats()[0].misses for p in (one, two)] == [{"dim": 5}, {"dim": 5}]
+
+
 def test_an_exception_inside(make: Make) -> None:
     before = snapshot()
     with pytest.raises(ZeroDivisionError), make().dispatch():
@@ -268,11 +277,27 @@ def test_functions_taken_from_torch_meanwhile_can_be_kept_on_disk(
     if not settings.native:
         pytest.skip("without the extension all are Python functions")
     with make("softmax").dispatch():
-        written = pickle.dumps([F.softmax, torch.softmax, torch.Tensor.softmax])
-        copy.deepcopy([F.softmax, torch.softmax])
-    read = pickle.loads(written)
-    assert read == [F.softmax, torch.softmax, torch.Tensor.softmax]
-    assert all(torch.equal(f(x, 1), x.softmax(1)) for f in read)
+        kept = [F.softmax, torch.softmax, torch.Tensor.softmax]
+        written = pickle.dumps(kept)
+        assert copy.deepcopy(kept) == kept == pickle.loads(written)
+    for text in (written, pickle.dumps(kept)):
+        read = pickle.loads(text)
+        assert read == [F.softmax, torch.softmax, torch.Tensor.softmax]
+        assert all(torch.equal(f(x, 1), x.softmax(1)) for f in read)
+
+
+def test_a_builtin_does_not_become_a_method(make: Make, settings: Settings, x: torch.Tensor) -> None:
+    if not settings.native:
+        pytest.skip("without the extension all are Python functions")
+    with make("softmax").dispatch():
+
+        class Model:
+            builtin, function, method = torch.softmax, staticmethod(F.softmax), torch.Tensor.softmax
+
+        model: Any = Model()
+        assert torch.allclose(model.builtin(x, 1), x.softmax(1)) and torch.allclose(model.function(x, 1), x.softmax(1))
+        with pytest.raises(TypeError):
+            model.method(x, 1)  # the model is the tensor, as without dispatch
 
 
 @pytest.mark.parametrize("grad", [False, True])

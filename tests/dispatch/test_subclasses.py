@@ -184,6 +184,46 @@ def test_function_modes_are_told_of_the_function_that_they_know(make: Make, x: t
     }  # fmt: skip
 
 
+def test_function_modes_are_told_of_calls_that_were_refused_before(make: Make) -> None:
+    """What is known to be eager's is a call that the mode must see, too."""
+
+    class Sevens(TorchFunctionMode):
+        table = {F.softmax: 7.0, torch.Tensor.softmax: 5.0}  # noqa: RUF012 - made before the block
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return self.table[func] if func in self.table else func(*args, **(kwargs or {}))
+
+    many = torch.ones(100, 8)
+    with make("softmax").dispatch() as package:
+        for _ in range(3):
+            F.softmax(many, 1)
+            many.softmax(1)
+            with Sevens():
+                told: tuple[Any, Any] = F.softmax(many, 1), many.softmax(1)
+                assert told == (7.0, 5.0)
+    assert package.stats()[0].misses == {"dim": 6, "function mode": 6}
+
+
+def test_objects_that_are_no_tensors_are_told_of_the_function_that_they_know(make: Make) -> None:
+    class Scalar:
+        table = {F.softmax: 1.0, torch.Tensor.softmax: 2.0, torch.softmax: 3.0}  # noqa: RUF012
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            return cls.table.get(func, NotImplemented)
+
+    scalar: Any = Scalar()
+    with make("softmax").dispatch():
+        told: tuple[Any, Any] = F.softmax(scalar, dim=1), torch.softmax(scalar, dim=1)
+    assert told == (1.0, 3.0)
+
+
+def test_a_graph_of_torch_fx_holds_the_functions_of_torch(make: Make, x: torch.Tensor) -> None:
+    with make("softmax").dispatch():
+        traced = torch.fx.symbolic_trace(nn.Softmax(1))
+    assert F.softmax in [node.target for node in traced.graph.nodes]
+
+
 def test_a_call_with_overrides_switched_off_is_made_once(make: Make, x: torch.Tensor) -> None:
     tensor, want = x.as_subclass(Logged), x.relu()
     with make("relu_").dispatch(), torch._C.DisableTorchFunction():

@@ -383,7 +383,7 @@ def _dispatch_overhead_us(settings: Settings) -> float:
             shape=(), stride=(), dtype=dtype_number(torch.float32), refused=[0], launched=True,
         )  # fmt: skip
         table.remember((tensor,), {}, plan, count, True)
-        once = native.Function(table, None)
+        once = native.stand_in(table, None, "", False)
     else:
         call = ctypes.CDLL(None).getppid
 

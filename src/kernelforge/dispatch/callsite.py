@@ -26,7 +26,7 @@ from kernelforge.capture.types import alignment_of
 from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
 from kernelforge.dispatch.machine import torch_minor
 from kernelforge.dispatch.overrides import call_overridden
-from kernelforge.dispatch.patches import Function, Origin, origin_at
+from kernelforge.dispatch.patches import Function, Origin, genuine, origin_at
 from kernelforge.dispatch.plans import Hit, Miss, hit_plan
 from kernelforge.dispatch.state import (
     call_problem,
@@ -76,7 +76,7 @@ class CallSite:
         self._variants = tuple(entry.variant.id for entry, _ in own)
         self._by_autocast = any(entry.variant.autocast for entry, _ in own)
         self._state = questions(entry for entry, _ in own)
-        self._is_python = inspect.isfunction(self.original)
+        self._is_python = inspect.isfunction(genuine(self.original))
         self._on = False
         self._plans: dict[Key, Hit | Miss] = {}
         self._decided: dict[Key, Hit | Miss] = {}
@@ -84,7 +84,7 @@ class CallSite:
         if self._table is not None:
             self._table.by_autocast, self._table.state = self._by_autocast, self._state
             self._table.original, self._table.package = self.original, tables
-            self._table.operators = self._operators
+            self._table.operators, self._table.calls_others = self._operators, self._is_python
         self.resume()
 
     def close(self) -> None:
@@ -131,10 +131,11 @@ class CallSite:
             if _dynamo_looks_through():
                 # Else code that is being compiled as a call gets here would have our Python compiled, too.
                 unseen: Any = torch._dynamo.disable(exact)  # type: ignore[no-untyped-call]
-                wrapper = functools.wraps(original)(self._tables.native.function(self._table, unseen))
+                stand_in = self._tables.native.stand_in(self._table, unseen, target=self.target)
+                wrapper = functools.wraps(original)(stand_in)
                 vars(wrapper)["_torchdynamo_inline"] = original
                 return wrapper
-            quick = self._tables.native.function(self._table, exact)
+            quick = self._tables.native.stand_in(self._table, exact, target=self.target)
 
             def call(*args: object, **kwargs: object) -> object:
                 return original(*args, **kwargs) if is_dynamo_compiling() else quick(*args, **kwargs)
@@ -375,7 +376,7 @@ def _dynamo_looks_through() -> bool:
 
     That is torch's own affair, so it is relied on only in the versions that were tried.
     """
-    return torch_minor(torch.__version__) in {"2.10", "2.11", "2.12", "2.13"}
+    return torch_minor(torch.__version__) in {"2.11", "2.12", "2.13"}
 
 
 def _swap(value: object, supply: Iterator[torch.Tensor]) -> object:

@@ -24,6 +24,7 @@ class CallTable(Protocol):
     by_autocast: bool
     state: tuple[Question, ...]
     original: Callable[..., object]
+    calls_others: bool
     package: object
     operators: frozenset[str]
 
@@ -56,9 +57,15 @@ class NativeDispatch:
         table: CallTable = self._module.Table()
         return table
 
-    def function(self, table: CallTable, exact: Callable[[tuple[object, ...], dict[str, object]], object]) -> Any:
-        """What can take a function's or method's place: it asks the table, and `exact` what that does not know."""
-        return self._module.Function(table, exact)
+    def stand_in(
+        self, table: CallTable, exact: Callable[[tuple[object, ...], dict[str, object]], object], *, target: str
+    ) -> Any:
+        """What can take the original's place: it asks the table, and `exact` what that does not know.
+
+        Args:
+            target: dotted name of the place.
+        """
+        return self._module.stand_in(table, exact, target, hasattr(type(table.original), "__get__"))
 
     def teach(
         self, table: CallTable, args: tuple[object, ...], kwargs: Mapping[str, object], plan: Hit | Miss,

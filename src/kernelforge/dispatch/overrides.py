@@ -48,7 +48,7 @@ def call_overridden(original: Function, args: tuple[object, ...], kwargs: Mappin
         function, told = genuine(seen.function), seen
     # A function in Python that nobody can override begins with some other call.
     its_own = not isinstance(original, FunctionType) or function is genuine(original)
-    values = list(_tensors((*told.args_, *told.kwargs.values())))
+    values = list(_overriding((*told.args_, *told.kwargs.values())))
     if not its_own or function is told.function or not (_modes() or has_torch_function(values)):
         return original(*args, **kwargs)
     return handle_torch_function(function, values, *told.args_, **told.kwargs)
@@ -58,9 +58,10 @@ def _modes() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
-def _tensors(values: Iterable[object]) -> Iterator[object]:
+def _overriding(values: Iterable[object]) -> Iterator[object]:
+    """Arguments that may be asked: tensors, and objects of other classes that speak the protocol."""
     for value in values:
         if isinstance(value, tuple | list):
-            yield from _tensors(value)
-        elif isinstance(value, torch.Tensor):
+            yield from _overriding(value)
+        elif hasattr(type(value), "__torch_function__"):
             yield value

@@ -40,6 +40,7 @@ static struct {
   PyObject *grad_enabled, *autocast, *default_dtype, *float32, *is_neg, *empty_like, *forward_ad;
   PyObject *is_inference, *inference_mode, *increment_version;
   PyObject *capturing;                          /* function: whether the current CUDA stream is being captured */
+  PyObject *function_modes;                     /* function: how many modes see functions of torch */
   PyObject *requires_grad, *current_level;      /* names of attributes */
   const DLPackExchangeAPI *exchange;
   /* Null where this torch lacks one of them. */
@@ -140,8 +141,8 @@ static PyTypeObject PlanType = {
 typedef struct {
   int64_t words[MAX_WORDS];     /* everything */
   int64_t rest[MAX_WORDS];      /* the same with tensors as mere places */
-  PyObject *held[MAX_HELD];     /* borrowed: whose address is among the words */
-  PyObject *tensors[MAX_TENSORS];
+  PyObject *held[MAX_HELD];     /* owned: whose address is among the words */
+  PyObject *tensors[MAX_TENSORS]; /* owned: a list that the caller gave may change as soon as any Python runs */
   DLTensor views[MAX_TENSORS];
   int count, rest_count, held_count, tensor_count;
 } Call;
@@ -154,7 +155,7 @@ static int push(Call *call, int64_t word) {
 
 static int push_object(Call *call, enum Tag tag, PyObject *object) {
   if (call->held_count >= MAX_HELD) return 0;
-  call->held[call->held_count++] = object;
+  call->held[call->held_count++] = Py_NewRef(object);
   return push(call, tag) && push(call, (int64_t)(intptr_t)object);
 }
 
@@ -166,7 +167,7 @@ static int push_tensor(Call *call, PyObject *tensor) {
     return 0;
   }
   if (call->count + 3 + 2 * view->ndim > MAX_WORDS || call->rest_count >= MAX_WORDS) return 0;
-  call->tensors[call->tensor_count++] = tensor;
+  call->tensors[call->tensor_count++] = Py_NewRef(tensor);
   call->rest[call->rest_count++] = TENSOR;
   int64_t *word = call->words + call->count;
   *word++ = TENSOR | (int64_t)view->ndim << 8;
@@ -216,6 +217,12 @@ typedef struct {
   PyObject *names;              /* tuple of str, or NULL */
 } Given;
 
+/* To be called when a call that was read, also one that could not be, is done with. */
+static void release(Call *call) {
+  for (int i = 0; i < call->tensor_count; ++i) Py_DECREF(call->tensors[i]);
+  for (int i = 0; i < call->held_count; ++i) Py_DECREF(call->held[i]);
+}
+
 /* Whether a call could be put into words; if not, no exception is set. */
 static int read_given(Call *call, const Given *given) {
   call->count = call->rest_count = call->held_count = call->tensor_count = 0;
@@ -262,6 +269,7 @@ typedef struct {
   char active, by_autocast;     /* by_autocast: autocast is part of the signature; else its being on means: not here */
   PyObject *state;              /* tuple of (function, its arguments): answers that are part of the signature, or NULL */
   PyObject *original;           /* what the call site stands for; NULL: whoever asks makes the call */
+  char calls_others;            /* the original is a Python function of torch: it calls other call sites */
   PyObject *package;            /* whose call site it is: compared by identity */
   PyObject *operators;          /* frozenset of the names of the operators that a call may mean; set with `original` */
 } Table;
@@ -517,8 +525,6 @@ static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
     args[count++] = (TVMFFIAny){.type_index = kTVMFFIFloat, .v_float64 = plan->scalars[i]};
   args[count++] = (TVMFFIAny){.type_index = kTVMFFIInt}; /* no workspace */
   args[count++] = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = (int64_t)(intptr_t)stream};
-  /* A list that the caller gave may change while other threads run. */
-  for (int i = 0; i < call->tensor_count; ++i) Py_INCREF(call->tensors[i]);
   int64_t elements = 1;
   for (int axis = 0; axis < made.ndim; ++axis) elements *= made.shape[axis];
   for (int i = 0; i < call->tensor_count; ++i) {
@@ -529,7 +535,6 @@ static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
   PyThreadState *released = plan->on_cuda || elements >= LONG_ELEMENTS ? PyEval_SaveThread() : NULL;
   plan->launch(NULL, args, count, &result);
   if (released) PyEval_RestoreThread(released);
-  for (int i = 0; i < call->tensor_count; ++i) Py_DECREF(call->tensors[i]);
   if (result.v_int64 == 0 && (!in_place || note_change(output)) && count_one(plan->counter)) return output;
   Py_DECREF(output);
   *status = result.v_int64;
@@ -537,17 +542,27 @@ static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
 }
 
 /* The original calls that this thread is in the middle of. A Python function of torch calls other call sites of the same
- * operator: they must neither count the call again nor look at it again. */
+ * operator: they must neither count the call again nor look at it again. On the heap, and counted: greenlets move the C
+ * stack away, and end their calls in any order. */
 typedef struct Busy {
-  const Table *table;
-  const struct Busy *outer;
+  const Table *table;           /* NULL: this call has ended */
+  struct Busy *outer;
+  int holders;                  /* the frame that makes the call, and `busy` or the next inner one */
 } Busy;
-static __thread const Busy *busy;
+static __thread Busy *busy;
+
+static void drop(Busy *call) {
+  while (call && !--call->holders) {
+    Busy *outer = call->outer;
+    PyMem_Free(call);
+    call = outer;
+  }
+}
 
 /* Whether an original of the same package and operator is running in this thread; -1: an exception is set. */
 static int within_original(const Table *self) {
   for (const Busy *at = busy; at; at = at->outer) {
-    if (at->table->package != self->package) continue;
+    if (!at->table || at->table->package != self->package) continue;
     if (at->table->operators == self->operators) return 1;
     PyObject *shared = PyNumber_And(at->table->operators, self->operators);
     const int some = shared ? PySet_GET_SIZE(shared) > 0 : -1;
@@ -558,15 +573,23 @@ static int within_original(const Table *self) {
 }
 
 static PyObject *call_within(const Table *self, PyObject *function, const Given *given) {
-  const Busy here = {self, busy};
-  busy = &here;
+  Busy *here = PyMem_Malloc(sizeof *here);
+  if (!here) return PyErr_NoMemory();
+  *here = (Busy){self, busy, 2};
+  busy = here;
   PyObject *result = PyObject_Vectorcall(function, given->values, (size_t)given->count, given->names);
-  busy = here.outer;
+  here->table = NULL;
+  while (busy && !busy->table) {
+    Busy *ended = busy;
+    if ((busy = ended->outer)) busy->holders++;
+    drop(ended);
+  }
+  drop(here);
   return result;
 }
 
 static PyObject *call_original(const Table *self, const Given *given) {
-  if (PyFunction_Check(self->original)) return call_within(self, self->original, given);
+  if (self->calls_others) return call_within(self, self->original, given);
   return PyObject_Vectorcall(self->original, given->values, (size_t)given->count, given->names);
 }
 
@@ -605,46 +628,43 @@ static PyObject *table_within(Table *self, PyObject *const *args, Py_ssize_t cou
   return NULL;
 }
 
-/* The result of a call, or `unknown`; a new reference. */
-static PyObject *serve(Table *self, const Given *given) {
-  if (busy && self->original) {
-    const int within = within_original(self);
-    if (within) return within < 0 ? NULL : call_original(self, given);
-  }
-  Call call;
-  if (!self->active || !read_given(&call, given)) return Py_NewRef(unknown);
-  const int described = push_surroundings(&call, self);
+/* What `serve` does with a call that is in words. */
+static PyObject *serve_read(Table *self, const Given *given, Call *call) {
+  const int described = push_surroundings(call, self);
   if (described != 1) return described ? NULL : Py_NewRef(unknown);
-  const Entry *entry = find(&self->exact, call.words, call.count);
+  const Entry *entry = find(&self->exact, call->words, call->count);
   if (entry && !entry->plan) {
     if (!self->original) return Py_NewRef(unknown);
-    return count_one(entry->counter) ? call_original(self, given) : NULL;
+    /* Of the function that it overrides a mode must be told in another way. */
+    PyObject *counter = Py_NewRef(entry->counter), *modes = ask(torch.function_modes);
+    const int plain = modes && PyLong_Check(modes) && PyLong_AsLong(modes) == 0;
+    PyObject *result = !modes ? NULL : !plain ? Py_NewRef(unknown) : count_one(counter) ? call_original(self, given) : NULL;
+    Py_XDECREF(modes);
+    Py_DECREF(counter);
+    return result;
   }
   const int guessed = !entry;
-  if (guessed) entry = find(&self->expected, call.rest, call.rest_count);
+  if (guessed) entry = find(&self->expected, call->rest, call->rest_count);
   if (!entry || !entry->plan) return Py_NewRef(unknown);
-  if (guessed || !entry->plan->launched) {
-    const int may = may_launch_first(entry->plan, &call);
-    if (may != 1) return may ? NULL : Py_NewRef(unknown);
-  }
-  Plan *plan = (Plan *)Py_NewRef(entry->plan); /* the table may change while the kernel runs */
-  int allowed = state_allows(plan, &call, self->by_autocast);
-  if (allowed == 1 && plan->changes >= 0) allowed = may_change(plan, &call);
+  Plan *plan = (Plan *)Py_NewRef(entry->plan); /* the table may change as soon as any Python runs */
+  int allowed = guessed || !plan->launched ? may_launch_first(plan, call) : 1;
+  if (allowed == 1) allowed = state_allows(plan, call, self->by_autocast);
+  if (allowed == 1 && plan->changes >= 0) allowed = may_change(plan, call);
   int64_t status = 0;
-  PyObject *result = allowed == 1 ? launch(plan, &call, &status) : NULL;
+  PyObject *result = allowed == 1 ? launch(plan, call, &status) : NULL;
   if (allowed == GRAD && !guessed && self->original) {
     result = count_one(plan->refused) ? call_original(self, given) : NULL;
   } else if (allowed == 0 || allowed == GRAD) {
     result = Py_NewRef(unknown);
   } else if (result) {
     plan->launched = 1;
-    if (guessed && !settle(self, &call, plan)) Py_CLEAR(result);
+    if (guessed && !settle(self, call, plan)) Py_CLEAR(result);
   } else if (status < 0) {
     PyObject *nothing = PyObject_CallFunction(plan->fail, "L", (long long)status);
     Py_XDECREF(nothing);
     if (nothing) PyErr_SetString(PyExc_SystemError, "a failed launch raised nothing");
   } else if (status > 0) {
-    Entry *wrong = guessed ? find(&self->expected, call.rest, call.rest_count) : NULL;
+    Entry *wrong = guessed ? find(&self->expected, call->rest, call->rest_count) : NULL;
     if (wrong) {
       wrong->wrong++;
       Py_CLEAR(wrong->plan);
@@ -655,24 +675,29 @@ static PyObject *serve(Table *self, const Given *given) {
   return result;
 }
 
+/* The result of a call, or `unknown`; a new reference. */
+static PyObject *serve(Table *self, const Given *given) {
+  if (busy && self->original) {
+    const int within = within_original(self);
+    if (within) return within < 0 ? NULL : call_original(self, given);
+  }
+  if (!self->active) return Py_NewRef(unknown);
+  Call call;
+  PyObject *result = read_given(&call, given) ? serve_read(self, given, &call) : Py_NewRef(unknown);
+  release(&call);
+  return result;
+}
+
 static PyObject *table_attempt(Table *self, PyObject *const *args, Py_ssize_t count, PyObject *names) {
   return serve(self, &(Given){args, count, names});
 }
 
 /* remember(args, kwargs, plan or None, counter, portable): what the exact path found for such a call. */
-static PyObject *table_remember(Table *self, PyObject *args) {
-  PyObject *values, *names, *plan, *counter;
-  int portable;
-  if (!PyArg_ParseTuple(args, "O!O!OO!p", &PyTuple_Type, &values, &PyDict_Type, &names, &plan, &PyList_Type, &counter,
-                        &portable))
-    return NULL;
-  Call call;
-  if (!self->active || (plan != Py_None && Py_TYPE(plan) != &PlanType) || !read_call(&call, values, names)) Py_RETURN_FALSE;
-  const int described = push_surroundings(&call, self);
-  if (described < 0) return NULL;
-  if (!described) Py_RETURN_FALSE;
-  Entry *entry = find(&self->exact, call.words, call.count);
-  if (!entry && !(entry = add(&self->exact, &call, call.words, call.count))) return NULL;
+static int remember(Table *self, Call *call, PyObject *plan, PyObject *counter, int portable) {
+  const int described = push_surroundings(call, self);
+  if (described != 1) return described;
+  Entry *entry = find(&self->exact, call->words, call->count);
+  if (!entry && !(entry = add(&self->exact, call, call->words, call->count))) return -1;
   Plan *former = entry->plan;
   PyObject *former_counter = entry->counter;
   entry->plan = plan == Py_None ? NULL : (Plan *)Py_NewRef(plan);
@@ -680,11 +705,24 @@ static PyObject *table_remember(Table *self, PyObject *args) {
   Py_XDECREF(former);
   Py_XDECREF(former_counter);
   if (portable && plan != Py_None) {
-    entry = find(&self->expected, call.rest, call.rest_count);
-    if (!entry && !(entry = add(&self->expected, &call, call.rest, call.rest_count))) return NULL;
+    entry = find(&self->expected, call->rest, call->rest_count);
+    if (!entry && !(entry = add(&self->expected, call, call->rest, call->rest_count))) return -1;
     if (!entry->plan && entry->wrong < MAX_WRONG) entry->plan = (Plan *)Py_NewRef(plan);
   }
-  Py_RETURN_TRUE;
+  return 1;
+}
+
+static PyObject *table_remember(Table *self, PyObject *args) {
+  PyObject *values, *names, *plan, *counter;
+  int portable;
+  if (!PyArg_ParseTuple(args, "O!O!OO!p", &PyTuple_Type, &values, &PyDict_Type, &names, &plan, &PyList_Type, &counter,
+                        &portable))
+    return NULL;
+  if (!self->active || (plan != Py_None && Py_TYPE(plan) != &PlanType)) Py_RETURN_FALSE;
+  Call call;
+  const int done = read_call(&call, values, names) ? remember(self, &call, plan, counter, portable) : 0;
+  release(&call);
+  return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
 static int map_traverse(const Map *map, visitproc visit, void *arg) {
@@ -729,6 +767,7 @@ static PyMemberDef table_members[] = {
   {"by_autocast", T_BOOL, offsetof(Table, by_autocast), 0, "autocast is part of the signature"},
   {"state", T_OBJECT, offsetof(Table, state), 0, "tuple of (function, arguments): answers that are part of the signature"},
   {"original", T_OBJECT, offsetof(Table, original), 0, "what the call site stands for"},
+  {"calls_others", T_BOOL, offsetof(Table, calls_others), 0, "it is a Python function of torch"},
   {"package", T_OBJECT, offsetof(Table, package), 0, "whose call site it is"},
   {"operators", T_OBJECT, offsetof(Table, operators), 0, "frozenset of the names of the operators that a call may mean"},
   {NULL, 0, 0, 0, NULL},
@@ -747,6 +786,7 @@ typedef struct {
   vectorcallfunc call;
   Table *table;
   PyObject *exact;              /* function(args: tuple, kwargs: dict): every call that the table does not know */
+  PyObject *name;               /* "torch.Tensor.softmax": where it stands */
   PyObject *attributes, *weak;
 } Function;
 
@@ -766,16 +806,6 @@ static PyObject *function_call(PyObject *callable, PyObject *const *args, size_t
   return result;
 }
 
-/* Function(table, exact) */
-static PyObject *function_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
-  PyObject *table, *exact;
-  if (!PyArg_ParseTuple(args, "O!O", &TableType, &table, &exact)) return NULL;
-  Function *self = (Function *)type->tp_alloc(type, 0);
-  if (!self) return NULL;
-  self->call = function_call, self->table = (Table *)Py_NewRef(table), self->exact = Py_NewRef(exact);
-  return (PyObject *)self;
-}
-
 static PyObject *function_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type)) {
   return object ? PyMethod_New(self, object) : Py_NewRef(self);
 }
@@ -784,16 +814,21 @@ static PyObject *function_repr(Function *self) {
   return PyUnicode_FromFormat("<kernelforge in place of %R>", self->table->original ? self->table->original : Py_None);
 }
 
-/* Pickled as the original is, by its name. */
-static PyObject *function_reduce(Function *self, PyObject *protocol) {
-  PyObject *original = self->table->original;
-  if (!original || PyFunction_Check(original)) return PyObject_GetAttrString((PyObject *)self, "__qualname__");
-  return PyObject_CallMethod(original, "__reduce_ex__", "O", protocol);
+/* Pickled by the place where it stands: what is read is what stands there then. */
+static PyObject *function_reduce(Function *self, PyObject *Py_UNUSED(protocol)) {
+  PyObject *module = PyImport_ImportModule("pkgutil");
+  PyObject *resolve = module ? PyObject_GetAttrString(module, "resolve_name") : NULL;
+  Py_XDECREF(module);
+  return resolve ? Py_BuildValue("N(O)", resolve, self->name) : NULL;
 }
+
+/* As of any function. */
+static PyObject *function_copy(PyObject *self, PyObject *Py_UNUSED(ignored)) { return Py_NewRef(self); }
 
 /* Of the kind that the original is, as far as `isinstance`, `inspect` and torch's compiler ask. */
 static PyObject *function_class(Function *self, void *Py_UNUSED(closure)) {
-  return Py_NewRef((PyObject *)Py_TYPE(self->table->original ? self->table->original : (PyObject *)self));
+  if (self->table->original) return PyObject_GetAttrString(self->table->original, "__class__");
+  return Py_NewRef((PyObject *)Py_TYPE(self));
 }
 
 /* What it has not itself, the original has: code, defaults, text of a signature. */
@@ -821,12 +856,15 @@ static void function_dealloc(Function *self) {
   if (self->weak) PyObject_ClearWeakRefs((PyObject *)self);
   function_clear(self);
   Py_DECREF(self->exact);
+  Py_DECREF(self->name);
   Py_DECREF(self->table);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyMethodDef function_methods[] = {
   {"__reduce_ex__", (PyCFunction)function_reduce, METH_O, NULL},
+  {"__copy__", function_copy, METH_NOARGS, NULL},
+  {"__deepcopy__", function_copy, METH_O, NULL},
   {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef function_attributes[] = {
@@ -836,14 +874,34 @@ static PyGetSetDef function_attributes[] = {
 };
 static PyTypeObject FunctionType = {
   PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Function", .tp_basicsize = sizeof(Function),
-  .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-  .tp_new = function_new, .tp_dealloc = (destructor)function_dealloc, .tp_traverse = (traverseproc)function_traverse,
+  .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+  .tp_dealloc = (destructor)function_dealloc, .tp_traverse = (traverseproc)function_traverse,
   .tp_clear = (inquiry)function_clear, .tp_repr = (reprfunc)function_repr, .tp_call = PyVectorcall_Call,
   .tp_getattro = function_attribute,
-  .tp_vectorcall_offset = offsetof(Function, call), .tp_descr_get = function_get, .tp_methods = function_methods,
-  .tp_getset = function_attributes, .tp_dictoffset = offsetof(Function, attributes),
-  .tp_weaklistoffset = offsetof(Function, weak),
+  .tp_vectorcall_offset = offsetof(Function, call), .tp_methods = function_methods, .tp_getset = function_attributes,
+  .tp_dictoffset = offsetof(Function, attributes), .tp_weaklistoffset = offsetof(Function, weak),
 };
+/* In place of what becomes a method as an attribute of a class: Python functions and methods, but no builtin. */
+static PyTypeObject MethodType = {
+  PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kforge_call_table.Method", .tp_basicsize = sizeof(Function),
+  .tp_base = &FunctionType, .tp_descr_get = function_get,
+  .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+  .tp_dealloc = (destructor)function_dealloc, .tp_traverse = (traverseproc)function_traverse,
+  .tp_clear = (inquiry)function_clear, .tp_call = PyVectorcall_Call, .tp_vectorcall_offset = offsetof(Function, call),
+};
+
+/* stand_in(table, exact, name, binds) */
+static PyObject *stand_in(PyObject *Py_UNUSED(module), PyObject *args) {
+  PyObject *table, *exact, *name;
+  int binds;
+  if (!PyArg_ParseTuple(args, "O!OUp", &TableType, &table, &exact, &name, &binds)) return NULL;
+  PyTypeObject *type = binds ? &MethodType : &FunctionType;
+  Function *self = (Function *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->call = function_call, self->table = (Table *)Py_NewRef(table);
+  self->exact = Py_NewRef(exact), self->name = Py_NewRef(name);
+  return (PyObject *)self;
+}
 
 /* ---- Ledger: calls counted and timed ---- */
 
@@ -910,13 +968,14 @@ static PyObject *ledger_attempt(Ledger *self, PyObject *const *args, Py_ssize_t 
   const double entered = now();
   Call call;
   const int read = read_observed(&call, args[0], args[1], args[2]);
+  const Entry *entry = read == 1 ? find(&self->map, call.words, call.count) : NULL;
+  Tally *tally = entry ? (Tally *)Py_NewRef(entry->counter) : NULL;
+  release(&call);
   if (read < 0) return NULL;
-  const Entry *entry = read ? find(&self->map, call.words, call.count) : NULL;
-  if (!entry) {
+  if (!tally) {
     self->own_seconds += now() - entered;
     return Py_NewRef(unknown);
   }
-  Tally *tally = (Tally *)Py_NewRef(entry->counter);
   self->calls++;
   const double began = now();
   PyObject *result = PyObject_Call(args[0], args[1], args[2]);
@@ -935,12 +994,11 @@ static PyObject *ledger_remember(Ledger *self, PyObject *args) {
     return NULL;
   Call call;
   const int read = read_observed(&call, function, values, names);
-  if (read < 0) return NULL;
-  if (!read || find(&self->map, call.words, call.count)) Py_RETURN_FALSE;
-  Entry *entry = add(&self->map, &call, call.words, call.count);
-  if (!entry) return NULL;
-  entry->counter = Py_NewRef(tally);
-  Py_RETURN_TRUE;
+  const int is_new = read == 1 && !find(&self->map, call.words, call.count);
+  Entry *entry = is_new ? add(&self->map, &call, call.words, call.count) : NULL;
+  if (entry) entry->counter = Py_NewRef(tally);
+  release(&call);
+  return read < 0 || (is_new && !entry) ? NULL : PyBool_FromLong(is_new);
 }
 
 static void ledger_dealloc(Ledger *self) {
@@ -969,15 +1027,15 @@ static PyTypeObject LedgerType = {
 static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs) {
   static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "autocast_state", "grad_enabled", "autocast",
                           "default_dtype", "float32", "is_neg", "empty_like", "is_inference",
-                          "inference_mode", "increment_version", "capturing", "forward_ad", "exchange",
+                          "inference_mode", "increment_version", "capturing", "function_modes", "forward_ad", "exchange",
                           "empty_strided", "delete_tensor", "wrap", NULL};
   PyObject *capsule;
   unsigned long long empty_strided, delete_tensor, wrap;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
                                    &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
                                    &torch.none_of, &torch.autocast_state, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
                                    &torch.empty_like, &torch.is_inference, &torch.inference_mode,
-                                   &torch.increment_version, &torch.capturing, &PyDict_Type, &torch.forward_ad, &capsule, &empty_strided,
+                                   &torch.increment_version, &torch.capturing, &torch.function_modes, &PyDict_Type, &torch.forward_ad, &capsule, &empty_strided,
                                    &delete_tensor, &wrap))
     return NULL;
   if (empty_strided && delete_tensor && wrap) {
@@ -996,7 +1054,7 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
   torch.current_level = PyUnicode_InternFromString("_current_level");
   PyObject *kept[] = {torch.tensor, torch.parameter, torch.constants, torch.sequences, torch.none_of, torch.autocast_state, torch.grad_enabled,
                       torch.autocast, torch.default_dtype, torch.float32, torch.is_neg, torch.empty_like, torch.is_inference, torch.inference_mode,
-                      torch.increment_version, torch.capturing, torch.forward_ad};
+                      torch.increment_version, torch.capturing, torch.function_modes, torch.forward_ad};
   for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) Py_INCREF(kept[i]); /* for the life of the process */
   return PyBool_FromLong(torch.empty_strided != NULL);
 }
@@ -1009,13 +1067,14 @@ static int launch_nothing(void *self, const TVMFFIAny *args, int32_t count, TVMF
 }
 
 static PyMethodDef functions[] = {
+  {"stand_in", stand_in, METH_VARARGS, "stand_in(table, exact, name, binds): what takes a function's or method's place"},
   {"configure", (PyCFunction)(void (*)(void))configure, METH_VARARGS | METH_KEYWORDS, "what of torch is asked in every call; whether outputs are made through its C shim"},
   {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "kforge_call_table", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit_kforge_call_table(void) {
-  PyTypeObject *types[] = {&PlanType, &TableType, &FunctionType, &TallyType, &LedgerType};
+  PyTypeObject *types[] = {&PlanType, &TableType, &FunctionType, &MethodType, &TallyType, &LedgerType};
   for (size_t i = 0; i < sizeof types / sizeof *types; ++i)
     if (PyType_Ready(types[i]) < 0) return NULL;
   PyObject *module = PyModule_Create(&definition);

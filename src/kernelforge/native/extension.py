@@ -95,7 +95,7 @@ def _imported(path: Path) -> Any:
         default_dtype=torch.get_default_dtype, float32=torch.float32, is_neg=torch.Tensor.is_neg,
         empty_like=torch.empty_like, is_inference=torch.Tensor.is_inference,
         inference_mode=torch.is_inference_mode_enabled, increment_version=torch._C._increment_version,
-        capturing=torch.cuda.is_current_stream_capturing,
+        capturing=torch.cuda.is_current_stream_capturing, function_modes=torch._C._len_torch_function_stack,
         forward_ad=vars(forward_ad), exchange=vars(torch.Tensor)["__dlpack_c_exchange_api__"],
         empty_strided=_symbol("libtorch_cpu.so", "aoti_torch_empty_strided"),
         delete_tensor=_symbol("libtorch_cpu.so", "aoti_torch_delete_tensor_object"),
