@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import collections
 import functools
+import os
+import sys
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -230,3 +233,244 @@ def test_modules_with_hooks_are_named() -> None:
     model = Model()
     first(model).register_forward_pre_hook(lambda *_: None)
     assert PythonState(model).hooks == ["layers.0"]
+
+
+CHANGES_AROUND_SCRIPTS: dict[str, tuple[str, str, str, str]] = {
+    # What there is, what forward reads, what changes it, and the name of the place.
+    "inherited attribute, set on a subclass": (
+        "class Base:\n    scale = 1.0\nclass Kept(Base): pass\nkept = Kept()",
+        "kept.scale", "Kept.scale = 2.0", "Kept",
+    ),
+    "inherited method, overridden on a subclass": (
+        "class Base:\n    def scale(self): return 1.0\nclass Kept(Base): pass\nkept = Kept()",
+        "kept.scale()", "Kept.scale = lambda self: 2.0", "Kept",
+    ),
+    "new attribute of a class": (
+        "class Kept: pass\nkept = Kept()", "getattr(kept, 'fresh', 1.0)", "Kept.fresh = 2.0", "Kept",
+    ),
+    "other bases of a class": (
+        "class A: scale = 1.0\nclass B: scale = 2.0\nclass Kept(A): pass\nkept = Kept()",
+        "kept.scale", "Kept.__bases__ = (B,)", "Kept.__mro__",
+    ),
+    "attribute of a metaclass": (
+        "class Meta(type): scale = 1.0\nclass Kept(metaclass=Meta): pass", "Kept.scale", "Meta.scale = 2.0",
+        "Meta.scale",
+    ),
+    "classmethod": (
+        "class Kept:\n    @classmethod\n    def scale(cls): return 1.0\nkept = Kept()",
+        "kept.scale()", "Kept.scale = classmethod(lambda cls: 2.0)", "Kept.scale",
+    ),
+    "partialmethod": (
+        "SCALE = 1.0\ndef by(self, a): return SCALE\n"
+        "class Kept: scale = functools.partialmethod(by, 1)\nkept = Kept()",
+        "kept.scale()", "SCALE = 2.0", ".SCALE",
+    ),
+    "singledispatchmethod": (
+        "SCALE = 1.0\nclass Kept:\n    @functools.singledispatchmethod\n    def scale(self, a): return SCALE\n"
+        "kept = Kept()",
+        "kept.scale(1)", "SCALE = 2.0", ".SCALE",
+    ),
+    "cached property": (
+        "SCALE = 1.0\nclass Kept:\n    @functools.cached_property\n    def scale(self): return SCALE\nkept = Kept()\n"
+        "kept.scale",
+        "kept.scale", "SCALE = 2.0", ".SCALE",
+    ),
+    "what a setter reads": (
+        "SCALE = 1.0\nclass Kept:\n    def put(self, value): value[0] *= SCALE\n    scale = property(None, put)\n"
+        "kept = Kept()",
+        "setattr(kept, 'scale', [1.0]) or 1.0", "SCALE = 2.0", ".SCALE",
+    ),
+    "set": ("kept = {float('1.5')}", "sum(kept)", "kept.clear(); kept.add(float('2.5'))", "kept"),
+    "deque": ("kept = deque([float('1.5')])", "sum(kept)", "kept.clear(); kept.append(float('2.5'))", "kept"),
+    "array of objects": (
+        "kept = numpy.array([float('1.5')], dtype=object)", "kept[0]", "kept[0] = None; kept[0] = float('2.5')", "kept",
+    ),
+    "name imported inside of forward": ("", "imported()", "sys.modules['usercfg'].SCALE = 2.0", "usercfg.SCALE"),
+    "module imported inside of forward": (
+        "", "imported_module()", "sys.modules['usercfg'].SCALE = 2.0", "usercfg.SCALE",
+    ),
+    "module imported relatively": (
+        "__package__ = 'userpkg'\ndef scale():\n    from .config import SCALE\n    return SCALE",
+        "scale()", "sys.modules['userpkg.config'].SCALE = 2.0", "config.SCALE",
+    ),
+    "module inside of a module": (
+        "import userpkg", "userpkg.config.SCALE", "userpkg.config.SCALE = 2.0", "config.SCALE",
+    ),
+    "function of a module inside of a module": (
+        "import userpkg", "userpkg.config.scale()", "userpkg.config.SCALE = 2.0", "config.SCALE",
+    ),
+    "module as an attribute": (
+        "import usercfg\nclass Kept: pass\nkept = Kept()\nkept.cfg = usercfg\ndel usercfg",
+        "kept.cfg.SCALE", "sys.modules['usercfg'].SCALE = 2.0", "usercfg.SCALE",
+    ),
+    "module that is handed on": (
+        "import usercfg\ndef read(module): return module.SCALE", "read(usercfg)",
+        "sys.modules['usercfg'].SCALE = 2.0", "usercfg.SCALE",
+    ),
+    "name of an attribute of a module as text": (
+        "import usercfg", "getattr(usercfg, 'SCALE')", "sys.modules['usercfg'].SCALE = 2.0", "usercfg.SCALE",
+    ),
+    "module exchanged for another": (
+        "import types", "imported()", "sys.modules['usercfg'] = types.SimpleNamespace(SCALE=2.0)",
+        "the import of usercfg",
+    ),
+    "module that is imported later": ("", "late()", "sys.modules['userlate'] = sys", "the import of userlate"),
+    "function of torch in a global": (
+        "from torch.nn.functional import relu", "relu(x)", "relu = lambda x: x", ".relu",
+    ),
+    "what a cached function reads": (
+        "SCALE = 1.0\n@functools.lru_cache\ndef scale(a): return a * SCALE", "scale(1.0)", "SCALE = 2.0", ".SCALE",
+    ),
+    "method of an object that was built in": (
+        "kept = {'scale': 1.0}\nscale = kept.get\nname = 'scale'", "scale(name)", "kept['scale'] = 2.0",
+        "scale['scale']",
+    ),
+    "attributes replaced at once": (
+        "class Kept: pass\nkept = Kept()\nkept.scale = 1.0", "kept.scale", "kept.__dict__ = {'scale': 2.0}",
+        "kept.__dict__",
+    ),
+    "attributes of a module replaced at once": (
+        "kept = nn.Identity()\nkept.scale = 1.0", "kept.scale", "kept.__dict__ = {**vars(kept), 'scale': 2.0}",
+        "kept.__dict__",
+    ),
+    "class of an object": (
+        "class A: scale = 1.0\nclass B: scale = 2.0\nkept = A()", "kept.scale", "kept.__class__ = B", "kept.__class__",
+    ),
+    **{
+        f"attribute of an own kind of {kind}": (
+            f"class Kept({kind}): pass\nkept = Kept()\nkept.scale = 1.0", "kept.scale", "kept.scale = 2.0",
+            "kept.scale",
+        )
+        for kind in ("list", "tuple", "int", "float", "str", "dict", "set", "bytes", "deque")
+    },
+    "attribute of an own kind of partial": (
+        "class Kept(functools.partial): pass\nkept = Kept(float)\nkept.scale = 1.0", "kept.scale", "kept.scale = 2.0",
+        "kept.scale",
+    ),
+    "first attribute of a tensor": ("kept = torch.zeros(2)", "getattr(kept, 'scale', 1)", "kept.scale = 3", "kept"),
+    "first attribute of a function": (
+        "def kept(): return 1", "getattr(kept, 'scale', 1)", "kept.scale = 3", "kept",
+    ),
+    "UserDict": (
+        "kept = collections.UserDict(scale=1.0)", "kept['scale']", "kept['scale'] = 2.0", "kept.data['scale']",
+    ),
+    "UserList": ("kept = collections.UserList([1.0])", "kept[0]", "kept[0] = 2.0", "kept.data[0]"),
+    "ChainMap": ("kept = collections.ChainMap({'a': 1.0})", "kept['a']", "kept['a'] = 2.0", "kept.maps[0]['a']"),
+    "ConfigParser": (
+        "kept = configparser.ConfigParser()\nkept['a'] = {'scale': '1'}", "float(kept['a']['scale'])",
+        "kept['a']['scale'] = '2'", "kept._sections['a']['scale']",
+    ),
+    "key of a dict with defaults": (
+        "kept = collections.defaultdict(lambda: 1.0, a=2.0)", "kept['a']", "del kept['a']", "kept['a']",
+    ),
+    "object behind a weak proxy": (
+        "class Kept: pass\nowner = Kept()\nowner.scale = 1.0\nkept = weakref.proxy(owner)", "kept.scale",
+        "owner.scale = 2.0", "kept.scale",
+    ),
+    "counter": ("kept = itertools.count()", "kept and 1.0", "next(kept)", "kept"),
+    "item of a wrapping dict": (
+        "class Kept(dict):\n    def __getitem__(self, key): return [dict.__getitem__(self, key)]\nkept = Kept(a=1.0)",
+        "kept['a'][0]", "dict.__setitem__(kept, 'a', 2.0)", "kept['a']",
+    ),
+    "slot of an own kind of dict": (
+        "class Kept(dict): __slots__ = ('scale',)\nkept = Kept()\nkept.scale = 1.0", "kept.scale", "kept.scale = 2.0",
+        "kept.scale",
+    ),
+    "slot of an own kind of list": (
+        "class Kept(list): __slots__ = ('scale',)\nkept = Kept()\nkept.scale = 1.0", "kept.scale", "kept.scale = 2.0",
+        "kept.scale",
+    ),
+}  # fmt: skip
+
+IRRELEVANT: dict[str, tuple[str, str, str]] = {
+    # What there is, what forward reads, and what happens that does not matter.
+    "global with the name of an attribute": ("mean = 0.0", "x.mean()", "mean = 1.0"),
+    "unread name of a module": ("import usercfg", "usercfg.SCALE", "usercfg.OTHER = 2.0"),
+    "partialmethod": (
+        "def by(self, a): return 1.0\nclass Kept: scale = functools.partialmethod(by, 1)\nkept = Kept()",
+        "kept.scale()", "",
+    ),
+    "singledispatchmethod": (
+        "class Kept:\n    @functools.singledispatchmethod\n    def scale(self, a): return 1.0\nkept = Kept()",
+        "kept.scale(1)", "kept.scale('text')",
+    ),
+    "descriptor that makes objects": (
+        "class Made:\n    def __get__(self, *_): return [1.0]\nclass Kept: scale = Made()\nkept = Kept()",
+        "kept.scale[0]", "",
+    ),
+    "wrapping dict": (
+        "class Kept(dict):\n    def __getitem__(self, key): return [dict.__getitem__(self, key)]\n"
+        "    def items(self): return [(k, [v]) for k, v in dict.items(self)]\n"
+        "    def __len__(self): return 7\nkept = Kept(a=1.0)", "kept['a'][0]", "",
+    ),
+    "wrapping list": (
+        "class Kept(list):\n    def __getitem__(self, index): return [list.__getitem__(self, index)]\n"
+        "    def __len__(self): return 7\nkept = Kept([1.0])", "kept[0][0]", "",
+    ),
+    "slots of an own kind of dict": ("class Kept(dict): __slots__ = ('a',)\nkept = Kept()\nkept.a = 1.0", "kept.a", ""),
+    "slots of an own kind of list": ("class Kept(list): __slots__ = ('a',)\nkept = Kept()\nkept.a = 1.0", "kept.a", ""),
+    "counter that stands still": ("kept = itertools.count()", "kept and 1.0", ""),
+    "open file": ("kept = opened", "kept and 1.0", ""),
+    "standard output": ("kept = sys.stdout", "kept and 1.0", ""),
+    "module that must not be imported": ("sys.modules['userlate'] = None", "late()", ""),
+    "weak references to an object with slots": (
+        "class Kept: __slots__ = ('scale', '__weakref__')\nkept = Kept()\nkept.scale = 1.0", "kept.scale",
+        "other = weakref.ref(kept)",
+    ),
+    "dead weak proxy": ("kept = weakref.proxy(type('Kept', (), {})())", "1.0 if type(kept) else 0.0", ""),
+    "weak proxy": ("class Kept: scale = 1.0\nowner = Kept()\nkept = weakref.proxy(owner)", "kept.scale", ""),
+    "foreign function with a cache in a global": ("from re import compile", "compile('a') and 1.0", "compile('b')"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Globals of a script, beside which a module `usercfg` and a package `userpkg` with a module can be imported."""
+    modules = {name: types.ModuleType(name) for name in ("usercfg", "userpkg", "userpkg.config", "userscript")}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+        exec("SCALE = 1.0\ndef scale(): return SCALE", vars(module))
+    modules["userpkg"].config = modules["userpkg.config"]  # type: ignore[attr-defined]
+    script = vars(modules["userscript"])
+    exec(
+        "import collections, configparser, functools, itertools, sys, weakref\n"
+        "import numpy, torch\nfrom collections import deque\nfrom torch import nn\n"
+        "def imported():\n    from usercfg import SCALE\n    return SCALE\n"
+        "def imported_module():\n    import usercfg\n    return usercfg.SCALE\n"
+        "def late():\n    try:\n        import userlate\n    except ImportError:\n        return 1.0\n"
+        "    return userlate.SCALE\n",
+        script,
+    )
+    with Path(os.devnull).open() as script["opened"]:
+        yield script
+    sys.modules.pop("userlate", None)
+
+
+def forward_of(script: dict[str, Any], setup: str, expression: str) -> Callable[[torch.Tensor], Any]:
+    exec(f"{setup}\ndef forward(x):\n    return x * ({expression})", script)
+    forward: Callable[[torch.Tensor], Any] = script["forward"]
+    return forward
+
+
+@pytest.mark.parametrize("name", CHANGES_AROUND_SCRIPTS)
+def test_a_change_around_a_script_s_function_is_found_and_named(name: str, user: dict[str, Any]) -> None:
+    setup, expression, change, place = CHANGES_AROUND_SCRIPTS[name]
+    forward = forward_of(user, setup, expression)
+    before = forward(torch.ones(2))
+    state = PythonState(forward)
+    assert torch.equal(forward(torch.ones(2)), before)
+    assert state.unchanged() and state.change() == "" and state.iterators == [] and state.complete
+    exec(change, user)
+    assert not state.unchanged()
+    assert state.change().endswith(place)
+
+
+@pytest.mark.parametrize("name", IRRELEVANT)
+def test_what_forward_does_not_read_is_no_change(name: str, user: dict[str, Any]) -> None:
+    setup, expression, event = IRRELEVANT[name]
+    forward = forward_of(user, setup, expression)
+    state = PythonState(forward)
+    for step in ("", event):
+        forward(torch.ones(2))
+        exec(step, user)
+        assert state.unchanged() and state.change() == "" and state.iterators == [] and state.complete

@@ -8,36 +8,47 @@ changed, and before a replay, in a fraction of a millisecond, whether anything h
 from __future__ import annotations
 
 import functools
+import io
+import itertools
 import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
-from operator import attrgetter, getitem, is_
+from collections.abc import Callable, Iterator
+from operator import attrgetter, is_
 from typing import Any, TypeAlias
 
 import torch
 from torch.nn.modules import module as torch_module
 
+from kernelforge.dispatch.reachable import (
+    ReachedModules,
+    is_foreign,
+    is_foreign_code,
+    is_foreign_definition,
+    name_of,
+    names_in,
+)
 from kernelforge.dispatch.signature import memory_id
-from kernelforge.native.watch import Watch, watch
+from kernelforge.native.watch import Reader, Watch, length, reader_of_items, watch
 from kernelforge.settings import load_settings
 
-Place: TypeAlias = "tuple[Callable[[Any, Any], Any], Any, Any, str]"
-"""How a value is read (`getitem` or `getattr`), from what, under which key, and the place's name for people."""
+Place: TypeAlias = "tuple[Reader, Any, Any, str]"
+"""How a value is read (`getattr` or a `reader_of_items`), from what, by which key; the place's name for people."""
 
 MAX_PLACES = 200_000
 
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
-_DEFINITIONS = (type, types.FunctionType, types.BuiltinFunctionType)
-"""What is defined in the module that its `__module__` names; an object has that of its class, wherever it was made."""
-_OPAQUE = (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType)
-_FOREIGN = ("torch", "builtins", "logging", "threading", "abc", "collections", "enum", "functools", "typing", "numpy",
-            "kernelforge")  # fmt: skip
-"""Packages whose classes and functions are taken to stay as they are, as the standard library's."""
-_HOLDERS = ("argparse",)
-"""Packages of the standard library with classes that only hold a user's data."""
+_ATOMS = frozenset({
+    bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size,
+})  # fmt: skip
+_OPAQUE = _ATOMS | {types.CodeType, types.FrameType}
+_PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
+_HOLDERS = frozenset({
+    "argparse.Namespace", "types.SimpleNamespace", "configparser.ConfigParser", "configparser.RawConfigParser",
+    "collections.UserDict", "collections.UserList", "collections.UserString", "collections.ChainMap",
+    "functools.partialmethod", "functools.singledispatchmethod", "functools.cached_property",
+})  # fmt: skip
+"""Classes of the standard library whose instances hold a user's data or functions in their attributes."""
 _MAX_CONTENT_BYTES = 1 << 20
 _SKIPPED = frozenset({
     # Of nn.Module: what forward does not read, or what is looked at elsewhere.
@@ -66,6 +77,8 @@ class PythonState:
         self.iterators: list[str] = []
         self._sized: list[tuple[Any, int, str]] = []
         self._contents: list[tuple[Any, object, str]] = []
+        self._kept: list[object] = []  # items whose ids are in `_contents`: no other object may be given one
+        self._reached = ReachedModules()
         self._seen: dict[int, object] = {}
         for hooks in (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks):
             self._sized.append((hooks, len(hooks), "a hook of all modules"))
@@ -85,7 +98,7 @@ class PythonState:
         return frozenset(map(memory_id, self._bare))
 
     def _watched(self) -> Watch:
-        places = [(p[1], p[2], value) for p, value in zip(self._places, self._values, strict=True)]
+        places = [(*place[:3], value) for place, value in zip(self._places, self._values, strict=True)]
         return watch(places, [(container, size) for container, size, _ in self._sized], self._settings)
 
     def unchanged(self) -> bool:
@@ -97,6 +110,7 @@ class PythonState:
             and list(map(_shape, self._bare)) == self._shapes
             and all(map(is_, map(_dtype, self._bare), self._dtypes))
             and all(_content(value) == before for value, before, _ in self._contents)
+            and sys.modules.keys().isdisjoint(self._reached.not_loaded)
         )
 
     def change(self) -> str:
@@ -112,11 +126,11 @@ class PythonState:
                 return name
             if now is before:
                 continue
-            if type(now) is not type(before) or not isinstance(now, _ATOMS) or repr(now) != repr(before):
+            if type(now) is not type(before) or type(now) not in _ATOMS or repr(now) != repr(before):
                 return name
             self._values[position] = now
         for holder, size, name in self._sized:
-            if len(holder) != size:
+            if length(holder) != size:
                 return name
         looks = zip(self._pointers, self._shapes, self._strides, self._dtypes, strict=True)
         for (name, tensor), look in zip(self.tensors, looks, strict=True):
@@ -125,14 +139,22 @@ class PythonState:
         for value, held, name in self._contents:
             if _content(value) != held:
                 return f"the content of {name}"
+        for name in sorted(self._reached.not_loaded & sys.modules.keys()):
+            return f"the import of {name}"
         self._watch = self._watched()
         return ""
 
     def _walk(self, model: object) -> None:
+        """Look into everything; what is found may name more attributes of modules, which are looked into in turn."""
         waiting: deque[tuple[object, str]] = deque([(model, "")])
+        while waiting and self.complete:
+            self._exhaust(waiting)
+            waiting.extend(self._look_into_reached_modules())
+
+    def _exhaust(self, waiting: deque[tuple[object, str]]) -> None:
         while waiting:
             value, name = waiting.popleft()
-            if isinstance(value, (*_ATOMS, *_OPAQUE)) or id(value) in self._seen:
+            if type(value) in _OPAQUE or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value  # held: its id must not be given to another object meanwhile
             if len(self._places) > MAX_PLACES:
@@ -142,51 +164,67 @@ class PythonState:
 
     def _look_into(self, value: Any, name: str) -> Iterator[tuple[object, str]]:
         """List the places of one object, and yield what they hold."""
+        if type(value) in _PROXIES:
+            yield from self._look_behind_proxy(value, name)
+        elif isinstance(value, types.ModuleType):
+            self._reached.add(value)
+        elif isinstance(value, torch.nn.Module):
+            yield from self._look_into_module(value, name)
+        elif isinstance(value, type):
+            yield from self._look_into_class(value)
+        elif isinstance(value, Iterator) and not isinstance(value, io.IOBase | itertools.count):
+            self.iterators.append(name or "an iterator")
+        else:
+            yield from self._look_into_kind(value, name)
+            yield from self._look_into_object(value, name)
+
+    def _look_into_kind(self, value: Any, name: str) -> Iterator[tuple[object, str]]:
+        """What an object holds because it is a tensor, a container or a function, or of a kind derived from these."""
         if isinstance(value, torch.Tensor):
             if value.layout is torch.strided and not value.is_meta:  # others have no one memory to look at
                 self.tensors.append((name or "a tensor", value))
-            if vars(value):
-                yield from self._look_into_dict(vars(value), name)
-        elif isinstance(value, type):
-            yield from self._look_into_class(value)
+            yield from self._look_into_dict(vars(value), name or "a tensor", dotted=True)
         elif isinstance(value, weakref.ref):
             yield value(), name
-        elif isinstance(value, Iterator):
-            self.iterators.append(name or "an iterator")
-        elif isinstance(value, torch.nn.Module):
-            yield from self._look_into_module(value, name)
         elif isinstance(value, dict):
             yield from self._look_into_dict(value, name)
-            if type(value) is not dict:
-                yield from self._look_into_object(value, name)
         elif isinstance(value, list):
-            self._sized.append((value, len(value), name or "a list"))
-            for index, item in enumerate(value):
-                yield self._place(getitem, value, index, item, f"{name}[{index}]")
+            self._sized.append((value, length(value), name or "a list"))
+            for index, item in enumerate(list.__iter__(value)):
+                yield self._place(list.__getitem__, value, index, item, f"{name}[{index}]")
         elif isinstance(value, tuple):
-            for index, item in enumerate(value):
+            for index, item in enumerate(tuple.__iter__(value)):
                 yield item, f"{name}[{index}]"
         elif _has_content(value):
+            items = _items(value)
+            self._kept.append(items)
             self._contents.append((value, _content(value), name or type(value).__name__))
             self.complete = self.complete and getattr(value, "nbytes", 0) <= _MAX_CONTENT_BYTES
-            if isinstance(value, set | frozenset | deque | types.MappingProxyType):
-                items = value.values() if isinstance(value, types.MappingProxyType) else value
-                yield from ((item, f"an item of {name}") for item in items)
-        elif isinstance(value, property):
-            yield from ((f, name) for f in (value.fget,) if f is not None)
-        elif isinstance(value, staticmethod | classmethod):
-            yield value.__func__, name
+            yield from ((item, f"an item of {name}") for item in items)
         elif isinstance(value, types.FunctionType):
             yield from self._look_into_function(value, name)
-        elif isinstance(value, types.MethodType):
-            yield value.__self__, name
-            yield value.__func__, _joined(name, value.__name__)
-        elif isinstance(value, functools.partial):
-            yield value.func, name
-            yield value.args, _joined(name, "args")
-            yield value.keywords, _joined(name, "keywords")
         else:
-            yield from self._look_into_object(value, name)
+            yield from ((part, _joined(name, key)) for key, part in _parts(value))
+
+    def _look_behind_proxy(self, proxy: Any, name: str) -> Iterator[tuple[object, str]]:
+        """A `weakref.proxy` does not say what it stands for, but it passes on its attributes and its class."""
+        try:
+            own, kind = getattr(proxy, "__dict__", None), proxy.__class__
+        except ReferenceError:
+            return
+        if isinstance(own, dict):
+            yield from self._look_into_dict(own, name, dotted=True)
+        yield kind, kind.__name__
+
+    def _look_into_reached_modules(self) -> Iterator[tuple[object, str]]:
+        """Names that are new since the last look."""
+        for name in self._reached.imports():
+            yield self._place(dict.__getitem__, sys.modules, name, sys.modules[name], f"the import of {name}")
+        for module, key in self._reached.attributes():
+            own = vars(module)
+            found = self._place(dict.__getitem__, own, key, own[key], f"{name_of(module)}.{key}")
+            if not is_foreign_definition(own[key]):
+                yield found
 
     def _look_into_module(self, module: torch.nn.Module, name: str) -> Iterator[tuple[object, str]]:
         own = vars(module)
@@ -200,8 +238,9 @@ class PythonState:
             elif key in _HOOKS:
                 self._sized.append((item, len(item), _joined(name, key)))
             else:
-                yield self._place(getitem, own, key, item, _joined(name, key))
+                yield self._place(dict.__getitem__, own, key, item, _joined(name, key))
         self._sized.append((own, len(own), name or type(module).__name__))
+        self._place(getattr, module, "__dict__", own, _joined(name, "__dict__"))
         self._place(getattr, module, "__class__", type(module), _joined(name, "__class__"))
         for slot in _slots(type(module)):
             if hasattr(module, slot):
@@ -209,26 +248,27 @@ class PythonState:
         yield type(module), type(module).__name__
 
     def _look_into_class(self, kind: type) -> Iterator[tuple[object, str]]:
-        """Attributes and methods of a class and its bases, as far as they are a user's."""
-        for base in kind.__mro__:
-            if _is_foreign(base.__module__):
-                continue
-            for key, item in list(vars(base).items()):
-                if key in {"__dict__", "__weakref__", "__doc__", "__module__"} or key in _slots_of(base):
-                    continue
-                if not isinstance(item, classmethod):  # each reading of one makes another object
-                    self._place(getattr, base, key, getattr(base, key, None), f"{base.__name__}.{key}")
-                yield item, f"{base.__name__}.{key}"
+        """Attributes and methods of a class as they are stored, and its bases, as far as they are a user's."""
+        if is_foreign(kind.__module__):
+            return
+        own = vars(kind)
+        self._sized.append((own, len(own), kind.__name__))
+        self._place(getattr, kind, "__mro__", kind.__mro__, f"{kind.__name__}.__mro__")
+        for key, item in list(own.items()):
+            if key not in {"__dict__", "__weakref__", "__doc__", "__module__"}:
+                yield self._place(reader_of_items(own), own, key, item, f"{kind.__name__}.{key}")
+        yield from ((base, base.__name__) for base in (*kind.__mro__[1:], type(kind)))
 
     def _look_into_dict(
         self, value: dict[Any, Any], name: str, *, dotted: bool = False
     ) -> Iterator[tuple[object, str]]:
-        self._sized.append((value, len(value), name or "a dict"))
-        for key, item in list(value.items()):
-            yield self._place(getitem, value, key, item, _joined(name, str(key)) if dotted else f"{name}[{key!r}]")
+        self._sized.append((value, length(value), name or "a dict"))
+        read = reader_of_items(value)
+        for key, item in list(dict.items(value)):
+            yield self._place(read, value, key, item, _joined(name, str(key)) if dotted else f"{name}[{key!r}]")
 
     def _look_into_function(self, function: types.FunctionType, name: str) -> Iterator[tuple[object, str]]:
-        """Cells, defaults, and those globals that are data: a counter, a cache, a switch."""
+        """Cells, defaults, and what its code names."""
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 item = cell.cell_contents
@@ -238,38 +278,36 @@ class PythonState:
         for part in ("__code__", "__defaults__", "__kwdefaults__"):
             item = getattr(function, part)
             yield self._place(getattr, function, part, item, _joined(name, part))
-        if vars(function):
-            yield from self._look_into_dict(vars(function), name)
-        yield from self._look_into_globals(function)
+        yield from self._look_into_dict(vars(function), name, dotted=True)
+        if not is_foreign_code(function):
+            self._reached.add_code(function)
+            yield from self._look_into_globals(function)
 
     def _look_into_globals(self, function: types.FunctionType) -> Iterator[tuple[object, str]]:
-        """What a function, and those inside of it, name: data, objects, functions, attributes of modules."""
-        known, names = function.__globals__, _names_in(function.__code__)
-        for variable in names:
-            if variable not in known:
-                continue
+        """What a function, and those inside of it, read of their module: data, objects, functions, other modules."""
+        known = function.__globals__
+        for variable in sorted(names_in(function.__code__).globals & known.keys()):
             item = known[variable]
-            if isinstance(item, types.ModuleType):
-                if not _is_foreign(item.__name__):
-                    for key in names & set(vars(item)):
-                        yield self._place(getitem, vars(item), key, vars(item)[key], f"{item.__name__}.{key}")
-            elif not (isinstance(item, _DEFINITIONS) and _is_foreign(item.__module__ or "")):
-                yield self._place(getitem, known, variable, item, f"{function.__module__}.{variable}")
+            found = self._place(dict.__getitem__, known, variable, item, f"{function.__module__}.{variable}")
+            if not is_foreign_definition(item):
+                yield found
 
     def _look_into_object(self, value: object, name: str) -> Iterator[tuple[object, str]]:
-        own = getattr(value, "__dict__", None)
-        if _is_foreign(type(value).__module__) and not isinstance(value, dict | types.SimpleNamespace):
+        """Attributes of an object of a user's class, or of one that holds what a user has put there."""
+        kind = type(value)
+        if is_foreign(kind.__module__) and not _is_holder(kind):
             return
+        own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
-            self._sized.append((own, len(own), name or type(value).__name__))
-            for key, item in list(own.items()):
-                yield self._place(getitem, own, key, item, _joined(name, str(key)))
-        for slot in _slots(type(value)):
+            self._place(getattr, value, "__dict__", own, _joined(name, "__dict__"))
+            yield from self._look_into_dict(own, name or kind.__name__, dotted=True)
+        self._place(getattr, value, "__class__", kind, _joined(name, "__class__"))
+        for slot in _slots(kind):
             if hasattr(value, slot):
                 yield self._place(getattr, value, slot, getattr(value, slot), _joined(name, slot))
-        yield type(value), type(value).__name__
+        yield kind, kind.__name__
 
-    def _place(self, read: Any, holder: object, key: object, item: object, name: str) -> tuple[object, str]:
+    def _place(self, read: Reader, holder: object, key: object, item: object, name: str) -> tuple[object, str]:
         self._places.append((read, holder, key, name))
         return item, name
 
@@ -282,43 +320,78 @@ _dtype = attrgetter("dtype")
 
 def _has_content(value: object) -> bool:
     """Whether a value is a container whose items cannot be read one by one at fixed places."""
-    if isinstance(value, set | frozenset | deque | bytearray | types.MappingProxyType):
+    if isinstance(value, set | frozenset | deque | bytearray | types.MappingProxyType | itertools.count):
         return True
     numpy: Any = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
+def _items(value: Any) -> list[Any]:
+    """The objects in such a container."""
+    if isinstance(value, types.MappingProxyType):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, set | frozenset | deque):
+        return list(_iterated(value))
+    return list(value.flat) if hasattr(value, "flat") and value.dtype.hasobject else []
+
+
 def _content(value: Any) -> object:
     if isinstance(value, bytearray):
         return bytes(value)
+    if isinstance(value, itertools.count):
+        return repr(value)  # which says where it stands, and does not move it
     if isinstance(value, types.MappingProxyType):
         return tuple((key, id(item)) for key, item in value.items())
     if isinstance(value, set | frozenset | deque):
-        return tuple(map(id, value))
+        return tuple(map(id, _iterated(value)))
     return (value.shape, value.strides, value.dtype.str, value.tobytes() if value.nbytes <= _MAX_CONTENT_BYTES else b"")
 
 
-def _is_foreign(module: str) -> bool:
-    root = module.partition(".")[0]
-    return root in _FOREIGN or (root in sys.stdlib_module_names and root not in _HOLDERS)
+def _iterated(value: Any) -> Iterator[Any]:
+    """Past the methods of a user's own kind."""
+    kind = set if isinstance(value, set) else frozenset if isinstance(value, frozenset) else deque
+    return kind.__iter__(value)
 
 
-def _names_in(code: types.CodeType) -> set[str]:
-    """Names that a function's code looks up, and the code of functions and comprehensions inside of it."""
-    inner = (c for c in code.co_consts if isinstance(c, types.CodeType))
-    return set(chain(code.co_names, *map(_names_in, inner)))
+def _parts(value: Any) -> Iterator[tuple[str, object]]:
+    """The functions and values in a descriptor, a bound method or another callable of the language itself."""
+    if isinstance(value, property):
+        yield from (("", f) for f in (value.fget, value.fset) if f is not None)
+    elif isinstance(value, staticmethod | classmethod):
+        yield "", value.__func__
+    elif isinstance(value, functools._lru_cache_wrapper):
+        yield "", value.__wrapped__
+        yield "", vars(value)
+    elif isinstance(value, types.MethodType):
+        yield "", value.__self__
+        yield getattr(value.__func__, "__name__", ""), value.__func__
+    elif isinstance(value, types.BuiltinFunctionType):
+        yield "", value.__self__
+    elif isinstance(value, functools.partial):
+        yield "", value.func
+        yield "args", value.args
+        yield "keywords", value.keywords
+        yield "", vars(value)
+
+
+def _is_holder(kind: type) -> bool:
+    """Whether a foreign class's instances are looked into: an OrderedDict, say, takes attributes of any name."""
+    return f"{kind.__module__}.{kind.__qualname__}" in _HOLDERS or (issubclass(kind, dict) and kind is not dict)
 
 
 def _slots(kind: type) -> Iterator[str]:
-    return (slot for base in kind.__mro__ if not _is_foreign(base.__module__) for slot in _slots_of(base))
+    return (slot for base in kind.__mro__ if not is_foreign(base.__module__) for slot in _slots_of(base))
 
 
-def _slots_of(base: type) -> Iterable[str]:
+def _slots_of(base: type) -> Iterator[str]:
     declared = base.__dict__.get("__slots__", ())
     names = (declared,) if isinstance(declared, str) else tuple(declared)
-    hidden = (n.startswith("__") and not n.endswith("__") for n in names)
-    return [f"_{base.__name__.lstrip('_')}{n}" if h else n for n, h in zip(names, hidden, strict=True)]
+    for name in names:
+        if name.startswith("__") and not name.endswith("__"):
+            yield f"_{base.__name__.lstrip('_')}{name}"
+        elif name not in {"__dict__", "__weakref__"}:  # which is looked at elsewhere; which any new reference changes
+            yield name
 
 
 def _joined(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key
+    return f"{name}.{key}" if name and key else name or key

@@ -6,9 +6,13 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+/* How a value is read. Dicts and lists of a user's own kind are read past its methods, as what they are. */
+typedef enum { ATTRIBUTE, OF_DICT, OF_LIST, OF_MAPPING } Way;
+
 typedef struct {
-  PyObject *holder, *key, *value; /* holder: a dict, a list with a position as key, or any object with a name as key */
-  Py_ssize_t index;               /* of a list */
+  PyObject *holder, *key, *value;
+  Py_ssize_t index; /* of a list: the key as a number */
+  Way way;
 } Place;
 
 typedef struct {
@@ -50,7 +54,12 @@ static void watch_dealloc(Watch *self) {
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-/* Watch(places: list of (holder, key, value), sized: list of (container, its length)) */
+static Way way_to_item(PyObject *holder) {
+  return PyDict_Check(holder) ? OF_DICT : PyList_Check(holder) ? OF_LIST : OF_MAPPING;
+}
+
+/* Watch(places: list of (holder, key, value, whether the key is an attribute's name and not an item's),
+ *       sized: list of (container, its length)) */
 static PyObject *watch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
   PyObject *places, *sized;
   if (kwargs || !PyArg_ParseTuple(args, "O!O!", &PyList_Type, &places, &PyList_Type, &sized)) return NULL;
@@ -62,8 +71,11 @@ static PyObject *watch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
   if (!self->places || !self->sized || !self->sizes) PyErr_NoMemory();
   for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyList_GET_SIZE(places); ++i) {
     Place *place = &self->places[i];
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(places, i), "OOO", &place->holder, &place->key, &place->value)) break;
-    place->index = PyList_Check(place->holder) ? PyLong_AsSsize_t(place->key) : 0;
+    int attribute;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(places, i), "OOOp", &place->holder, &place->key, &place->value, &attribute))
+      break;
+    place->way = attribute ? ATTRIBUTE : way_to_item(place->holder);
+    place->index = place->way == OF_LIST ? PyLong_AsSsize_t(place->key) : 0;
     Py_INCREF(place->holder);
     Py_INCREF(place->key);
     Py_INCREF(place->value);
@@ -80,22 +92,23 @@ static PyObject *watch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 /* 1: it does, 0: it does not, and no exception is set. */
 static int holds(const Place *place) {
-  if (PyDict_Check(place->holder)) {
+  if (place->way == OF_DICT) {
     PyObject *now = PyDict_GetItemWithError(place->holder, place->key);
     if (!now) PyErr_Clear();
     return now == place->value;
   }
-  if (PyList_Check(place->holder))
+  if (place->way == OF_LIST)
     return place->index < PyList_GET_SIZE(place->holder) && PyList_GET_ITEM(place->holder, place->index) == place->value;
-  PyObject *now = PyObject_GetAttr(place->holder, place->key);
+  PyObject *now = place->way == ATTRIBUTE ? PyObject_GetAttr(place->holder, place->key)
+                                          : PyObject_GetItem(place->holder, place->key);
   if (!now) PyErr_Clear();
   Py_XDECREF(now); /* only its address is compared, and `value` is held */
   return now == place->value;
 }
 
 static Py_ssize_t length(PyObject *container) {
-  if (PyDict_CheckExact(container)) return PyDict_GET_SIZE(container);
-  if (PyList_CheckExact(container)) return PyList_GET_SIZE(container);
+  if (PyDict_Check(container)) return PyDict_GET_SIZE(container);
+  if (PyList_Check(container)) return PyList_GET_SIZE(container);
   const Py_ssize_t size = PyObject_Size(container);
   if (size < 0) PyErr_Clear();
   return size;

@@ -6,10 +6,10 @@ import importlib.util
 import logging
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
-from operator import getitem, is_
+from operator import call, getitem, is_
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -20,10 +20,11 @@ from kernelforge.settings import Settings
 _LOG = logging.getLogger(__name__)
 _MODULE = "kforge_watch"
 
-Place: TypeAlias = "tuple[Any, Any, Any]"
-"""A dict, a list, or any object; a key, a position, or the name of an attribute; the object that is there."""
+Reader: TypeAlias = "Callable[[Any, Any], Any]"
+Place: TypeAlias = "tuple[Reader, Any, Any, Any]"
+"""`getattr` or a `reader_of_items`, an object, the attribute's name or the item's key, and the object that is there."""
 Sized: TypeAlias = "tuple[Any, int]"
-"""A container and its length."""
+"""A container and its `length`."""
 
 
 class Watch(Protocol):
@@ -38,30 +39,59 @@ def watch(places: Sequence[Place], sized: Sequence[Sized], settings: Settings) -
     module = _load(settings)
     if module is None:
         return PythonWatch(places, sized)
-    made: Watch = module.Watch(list(places), list(sized))
+    marked = [(holder, key, value, read is getattr) for read, holder, key, value in places]
+    made: Watch = module.Watch(marked, list(sized))
     return made
+
+
+def reader_of_items(container: object) -> Reader:
+    """What reads an item of a dict, a list or a mapping as watch.c does: past the methods of a user's own kind."""
+    if isinstance(container, dict):
+        return _item_without_default if hasattr(type(container), "__missing__") else dict.__getitem__
+    return list.__getitem__ if isinstance(container, list) else getitem
+
+
+def length(container: Any) -> int:
+    """How many items there are, past the methods of a user's own kind of dict or list."""
+    return _measure_of(container)(container)
 
 
 class PythonWatch:
     """The same without a compiler: columns, so that no line of Python runs for each place."""
 
     def __init__(self, places: Sequence[Place], sized: Sequence[Sized]) -> None:
-        items = [p for p in places if isinstance(p[0], dict | list)]
-        named = [p for p in places if not isinstance(p[0], dict | list)]
-        self._items = [p[0] for p in items], [p[1] for p in items]
-        self._names = [p[0] for p in named], [p[1] for p in named]
-        self._values = [p[2] for p in items], [p[2] for p in named]
+        self._columns: dict[Reader, tuple[list[Any], list[Any], list[Any]]] = {}
+        for read, holder, key, value in places:
+            holders, keys, values = self._columns.setdefault(read, ([], [], []))
+            holders.append(holder)
+            keys.append(key)
+            values.append(value)
         self._containers, self._sizes = [s[0] for s in sized], [s[1] for s in sized]
+        self._measures = [_measure_of(container) for container in self._containers]
 
     def unchanged(self) -> bool:
         try:
             return (
-                all(map(is_, map(getitem, *self._items), self._values[0]))
-                and all(map(is_, map(getattr, *self._names), self._values[1]))
-                and list(map(len, self._containers)) == self._sizes
+                all(
+                    all(map(is_, map(read, held, keys), values)) for read, (held, keys, values) in self._columns.items()
+                )
+                and list(map(call, self._measures, self._containers)) == self._sizes
             )
         except (KeyError, IndexError, AttributeError, ValueError):
             return False
+
+
+def _item_without_default(container: dict[Any, Any], key: object) -> Any:
+    """Unlike `dict.__getitem__`, which asks `__missing__` for a key that is gone and so puts it back."""
+    if not dict.__contains__(container, key):
+        raise KeyError(key)
+    return dict.__getitem__(container, key)
+
+
+def _measure_of(container: object) -> Callable[[Any], int]:
+    if isinstance(container, dict):
+        return dict.__len__
+    return list.__len__ if isinstance(container, list) else len
 
 
 @cache
