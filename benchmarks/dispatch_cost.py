@@ -11,6 +11,9 @@ differences of the pairs, with its bootstrap interval:
 - grad: the shape that hits, but a gradient is wanted; refused at every call anew.
 - other operator: one that no entry is for. It is not replaced, so it costs nothing.
 
+A core that others press on runs all of this in nearly twice the time, plain calls too: look at what a plain call takes
+before a cost is compared with a bar or with another record.
+
 Both ways through a call site are measured, each in a process of its own: the compiled one and, with KFORGE_NATIVE=0,
 the one in Python. The record says which torch it was; for another version run the same command with the interpreter of
 an environment that has it, with PYTHONPATH=src:. in the root of this repository, and another name for the record.

@@ -347,8 +347,13 @@ static Entry *add(Map *map, const Call *call, const int64_t *words, int count) {
 }
 
 static int count_one(PyObject *counter) {
-  PyObject *more = PyLong_FromLongLong(PyLong_AsLongLong(PyList_GET_ITEM(counter, 0)) + 1);
-  return more && !PyErr_Occurred() && !PyList_SetItem(counter, 0, more);
+  PyObject *former = PyList_GET_ITEM(counter, 0);
+  const long long count = PyLong_AsLongLong(former);
+  PyObject *more = count == -1 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(count + 1);
+  if (!more) return 0;
+  PyList_SET_ITEM(counter, 0, more);
+  Py_DECREF(former);
+  return 1;
 }
 
 /* ---- The call ---- */
@@ -550,11 +555,14 @@ typedef struct Busy {
   int holders;                  /* the frame that makes the call, and `busy` or the next inner one */
 } Busy;
 static __thread Busy *busy;
+static long busy_calls;         /* in all threads: while it is 0 nobody has to ask for the thread's own */
+static Busy *spare;             /* one that can be used again */
 
 static void drop(Busy *call) {
   while (call && !--call->holders) {
     Busy *outer = call->outer;
-    PyMem_Free(call);
+    if (spare) PyMem_Free(call);
+    else spare = call;
     call = outer;
   }
 }
@@ -573,11 +581,14 @@ static int within_original(const Table *self) {
 }
 
 static PyObject *call_within(const Table *self, PyObject *function, const Given *given) {
-  Busy *here = PyMem_Malloc(sizeof *here);
+  Busy *here = spare ? spare : PyMem_Malloc(sizeof *here);
   if (!here) return PyErr_NoMemory();
+  spare = NULL;
   *here = (Busy){self, busy, 2};
   busy = here;
+  busy_calls++;
   PyObject *result = PyObject_Vectorcall(function, given->values, (size_t)given->count, given->names);
+  busy_calls--;
   here->table = NULL;
   while (busy && !busy->table) {
     Busy *ended = busy;
@@ -677,7 +688,7 @@ static PyObject *serve_read(Table *self, const Given *given, Call *call) {
 
 /* The result of a call, or `unknown`; a new reference. */
 static PyObject *serve(Table *self, const Given *given) {
-  if (busy && self->original) {
+  if (busy_calls && busy && self->original) {
     const int within = within_original(self);
     if (within) return within < 0 ? NULL : call_original(self, given);
   }

@@ -72,7 +72,7 @@ def _command(settings: Settings) -> tuple[str, ...]:
     assert spec is not None and spec.submodule_search_locations
     includes = (sysconfig.get_path("include"), str(Path(spec.submodule_search_locations[0], "include")))
     return (
-        find_c_compiler(settings), "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror=incompatible-pointer-types",
+        find_c_compiler(settings), "-std=gnu11", "-O3", "-Wall", "-Wextra", "-Werror=incompatible-pointer-types",
         "-shared", "-fPIC", *(f"-I{folder}" for folder in includes), "{source}", "-o", "{output}",
     )  # fmt: skip
 
