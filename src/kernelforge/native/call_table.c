@@ -48,6 +48,7 @@ static struct {
                            int32_t device_index, void **tensor);
   int32_t (*delete_tensor)(void *tensor);
   PyObject *(*wrap)(const void *tensor);
+  int64_t (*count_function_modes)(void);
 } torch;
 
 static PyObject *unknown;
@@ -365,6 +366,15 @@ static PyObject *ask(PyObject *function) {
   return PyObject_CallNoArgs(function);
 }
 
+/* How many modes see functions of torch; -1: an exception is set. */
+static int64_t function_modes(void) {
+  if (torch.count_function_modes) return torch.count_function_modes();
+  PyObject *answer = ask(torch.function_modes);
+  const int64_t count = answer ? PyLong_AsLongLong(answer) : -1;
+  Py_XDECREF(answer);
+  return count;
+}
+
 /* Add the state of autocast to a call's words. 1: done; 0: no room; -1: an exception is set. */
 static int push_autocast(Call *call) {
   PyObject *on = ask(torch.autocast);
@@ -421,6 +431,8 @@ static int state_allows(const Plan *plan, const Call *call, int by_autocast) {
   if (!cast) return -1;
   Py_DECREF(cast);
   if (cast != Py_False) return 0;
+  const int64_t modes = function_modes();
+  if (modes) return modes < 0 ? -1 : 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(torch.none_of); ++i) {
     PyObject *answer = ask(PyTuple_GET_ITEM(torch.none_of, i));
     if (!answer) return -1;
@@ -647,10 +659,9 @@ static PyObject *serve_read(Table *self, const Given *given, Call *call) {
   if (entry && !entry->plan) {
     if (!self->original) return Py_NewRef(unknown);
     /* Of the function that it overrides a mode must be told in another way. */
-    PyObject *counter = Py_NewRef(entry->counter), *modes = ask(torch.function_modes);
-    const int plain = modes && PyLong_Check(modes) && PyLong_AsLong(modes) == 0;
-    PyObject *result = !modes ? NULL : !plain ? Py_NewRef(unknown) : count_one(counter) ? call_original(self, given) : NULL;
-    Py_XDECREF(modes);
+    PyObject *counter = Py_NewRef(entry->counter);
+    const int64_t modes = function_modes();
+    PyObject *result = modes > 0 ? Py_NewRef(unknown) : !modes && count_one(counter) ? call_original(self, given) : NULL;
     Py_DECREF(counter);
     return result;
   }
@@ -1039,16 +1050,17 @@ static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args, PyObject
   static char *names[] = {"tensor", "parameter", "constants", "sequences", "none_of", "autocast_state", "grad_enabled", "autocast",
                           "default_dtype", "float32", "is_neg", "empty_like", "is_inference",
                           "inference_mode", "increment_version", "capturing", "function_modes", "forward_ad", "exchange",
-                          "empty_strided", "delete_tensor", "wrap", NULL};
+                          "empty_strided", "delete_tensor", "wrap", "count_function_modes", NULL};
   PyObject *capsule;
-  unsigned long long empty_strided, delete_tensor, wrap;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOOOOO!OKKK", names, &torch.tensor, &torch.parameter,
+  unsigned long long empty_strided, delete_tensor, wrap, count_function_modes;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$OOO!O!O!OOOOOOOOOOOOO!OKKKK", names, &torch.tensor, &torch.parameter,
                                    &PyFrozenSet_Type, &torch.constants, &PyFrozenSet_Type, &torch.sequences, &PyTuple_Type,
                                    &torch.none_of, &torch.autocast_state, &torch.grad_enabled, &torch.autocast, &torch.default_dtype, &torch.float32, &torch.is_neg,
                                    &torch.empty_like, &torch.is_inference, &torch.inference_mode,
                                    &torch.increment_version, &torch.capturing, &torch.function_modes, &PyDict_Type, &torch.forward_ad, &capsule, &empty_strided,
-                                   &delete_tensor, &wrap))
+                                   &delete_tensor, &wrap, &count_function_modes))
     return NULL;
+  *(void **)&torch.count_function_modes = (void *)(uintptr_t)count_function_modes;
   if (empty_strided && delete_tensor && wrap) {
     *(void **)&torch.empty_strided = (void *)(uintptr_t)empty_strided;
     *(void **)&torch.delete_tensor = (void *)(uintptr_t)delete_tensor;

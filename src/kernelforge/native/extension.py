@@ -88,7 +88,7 @@ def _imported(path: Path) -> Any:
         constants=frozenset({str, torch.dtype, torch.memory_format, torch.layout}),
         sequences=frozenset({tuple, list, torch.Size}),
         none_of=(
-            torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack, torch._C._is_tracing,
+            torch._C._len_torch_dispatch_stack, torch._C._is_tracing,
         ),
         autocast_state=autocast_state,
         grad_enabled=torch.is_grad_enabled, autocast=torch._C._is_any_autocast_enabled,
@@ -100,6 +100,7 @@ def _imported(path: Path) -> Any:
         empty_strided=_symbol("libtorch_cpu.so", "aoti_torch_empty_strided"),
         delete_tensor=_symbol("libtorch_cpu.so", "aoti_torch_delete_tensor_object"),
         wrap=_symbol("libtorch_python.so", "_Z16THPVariable_WrapRKN2at10TensorBaseE"),
+        count_function_modes=_symbol("libtorch_cpu.so", "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"),
     )  # fmt: skip
     return module
 
