@@ -113,7 +113,8 @@ def _entry(variant: Variant, candidate: Candidate, share: float, settings: Setti
         raise HarnessError(f"{variant.label} does not build: {artifact.detail}")
     scored = Scored(
         verdict=Accepted(
-            cases=1, worst=ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0), bitwise=False
+            cases=1, worst=ErrorStatistics(max_abs=0.0, rms=0.0, eager_max_abs=0.0, eager_rms=0.0), bitwise=False,
+            repeatable=True,
         ),
         measurement=Measurement(
             points=(), speedup=Interval(median=2.0, low=2.0, high=2.0), eager_us=2.0, candidate_us=1.0, floor_us=1.0,

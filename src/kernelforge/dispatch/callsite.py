@@ -27,7 +27,7 @@ from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
 from kernelforge.dispatch.machine import torch_minor
 from kernelforge.dispatch.overrides import call_overridden
 from kernelforge.dispatch.patches import Function, Origin, genuine, origin_at
-from kernelforge.dispatch.plans import Hit, Miss, hit_plan
+from kernelforge.dispatch.plans import Counter, Hit, Miss, hit_plan
 from kernelforge.dispatch.state import (
     call_problem,
     foreign_modes,
@@ -331,7 +331,7 @@ class CallSite:
                 self._plans[key] = plan
         return plan
 
-    def _counter(self, reason: str) -> list[int]:
+    def _counter(self, reason: str) -> Counter:
         return self._tables.miss_counter(dict.fromkeys(self._variants, reason))
 
     def _count(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from kernelforge.dispatch.decide import Admitted, CallView, Refused, decide, describe, of_signature
-from kernelforge.dispatch.plans import hit_plan
+from kernelforge.dispatch.plans import hit_plan, new_counter
 from kernelforge.dispatch.state import call_problem, foreign_modes, is_plain, unreadable
 from kernelforge.dispatch.tables import Tables
 from kernelforge.errors import NotFound
@@ -106,7 +106,7 @@ def _refused_by_memory(tables: Tables, answer: Admitted, view: CallView) -> str:
     if not answer.entry.variant.mutates:
         return ""
     order = tuple(range(len(view.tensors)))
-    plan = hit_plan(answer, tables.kernels[answer.entry.variant.id], view.tensors, order, [0])
+    plan = hit_plan(answer, tables.kernels[answer.entry.variant.id], view.tensors, order, new_counter())
     return plan.memory_problem(view.tensors)
 
 

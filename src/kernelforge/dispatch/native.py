@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from kernelforge.capture.precision import Question
-from kernelforge.dispatch.plans import Hit, Miss
+from kernelforge.dispatch.plans import Counter, Hit, Miss
 from kernelforge.native.extension import dtype_number, extension
 from kernelforge.settings import Settings
 
@@ -39,7 +39,7 @@ class CallTable(Protocol):
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
         plan: object,
-        counter: list[int],
+        counter: Counter,
         portable: bool,
         /,
     ) -> bool: ...
@@ -69,7 +69,7 @@ class NativeDispatch:
 
     def teach(
         self, table: CallTable, args: tuple[object, ...], kwargs: Mapping[str, object], plan: Hit | Miss,
-        *, refused: list[int], fail: Callable[[int], None],
+        *, refused: Counter, fail: Callable[[int], None],
     ) -> None:  # fmt: skip
         """Tell a table what the exact path found for a call, if it can hold that.
 
@@ -84,7 +84,7 @@ class NativeDispatch:
         if made is not None:
             table.remember(args, kwargs, made, plan.counter, plan.portable)
 
-    def _plan(self, hit: Hit, refused: list[int], fail: Callable[[int], None]) -> object | None:
+    def _plan(self, hit: Hit, refused: Counter, fail: Callable[[int], None]) -> object | None:
         """A plan in the table's form; None if it is of a kind that the table does not serve."""
         variant = hit.entry.variant
         changes = variant.mutates[0] if variant.mutates else -1

@@ -18,13 +18,20 @@ from kernelforge.package.types import Entry
 _WORKSPACE_ALIGNMENT = 256
 Output: TypeAlias = "tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]"
 """The input that it is like in shape, strides and dtype or -1; its shape; its strides; its dtype."""
+Counter: TypeAlias = "memoryview[int]"
+"""Of one element. Both ways through a call site add to it: the compiled one where it lies, without making an object."""
+
+
+def new_counter() -> Counter:
+    """One that stands at 0."""
+    return memoryview(bytearray(8)).cast("q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
     """Calls of this signature go to the original. `counter` counts them."""
 
-    counter: list[int]
+    counter: Counter
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +52,7 @@ class Hit:
     entry: Entry
     launch: Callable[..., int]
     address: int
-    counter: list[int]
+    counter: Counter
     order: tuple[int, ...]
     spans: tuple[int, ...]
     outputs: tuple[Output, ...]
@@ -99,7 +106,7 @@ class Hit:
 
 
 def hit_plan(admitted: Admitted, kernel: Kernel, tensors: Sequence[torch.Tensor], order: tuple[int, ...],
-             counter: list[int]) -> Hit:  # fmt: skip
+             counter: Counter) -> Hit:  # fmt: skip
     """The plan of an admitted signature.
 
     Args:

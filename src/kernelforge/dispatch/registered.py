@@ -28,7 +28,7 @@ from kernelforge.cards.bind import to_bound
 from kernelforge.cards.guard import CallFacts, Guard
 from kernelforge.cards.types import Variant
 from kernelforge.dispatch.decide import Refused, decide, of_signature
-from kernelforge.dispatch.plans import Hit, Miss, hit_plan
+from kernelforge.dispatch.plans import Counter, Hit, Miss, hit_plan, new_counter
 from kernelforge.dispatch.state import is_capturing, is_plain, must_repeat, questions
 from kernelforge.dispatch.tables import Tables
 from kernelforge.operators import get_operator
@@ -231,7 +231,7 @@ class RegisteredOperator:
 
         with self._tables.lock:
             # This table has no original: calls that want gradients come back from it, uncounted.
-            native.teach(table, args, {}, plan, refused=[0], fail=fail)
+            native.teach(table, args, {}, plan, refused=new_counter(), fail=fail)
 
     def _miss(self, plan: Miss, args: tuple[Any, ...]) -> torch.Tensor:
         plan.counter[0] += 1
@@ -246,7 +246,7 @@ class RegisteredOperator:
         if self._tables.enabled and TracingContext.try_get() is None:
             self._counter(reason)[0] += 1
 
-    def _counter(self, reason: str) -> list[int]:
+    def _counter(self, reason: str) -> Counter:
         return self._tables.miss_counter({entry.variant.id: reason for entry, _ in self._guarded})
 
     def _autocast(self, device: str) -> Any:

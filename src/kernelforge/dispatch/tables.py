@@ -9,7 +9,7 @@ from functools import cached_property
 from kernelforge.cards.guard import Guard
 from kernelforge.dispatch.failures import Failures
 from kernelforge.dispatch.native import NativeDispatch
-from kernelforge.dispatch.plans import Hit
+from kernelforge.dispatch.plans import Counter, Hit, new_counter
 from kernelforge.dispatch.shadow import Shadow
 from kernelforge.dispatch.types import EntryState, StatRow
 from kernelforge.errors import ForgeError
@@ -22,7 +22,7 @@ class _Busy(threading.local):
 
 
 class Tables:
-    """Thread-safe; counters may lose a count when threads collide.
+    """Thread-safe; counts of the exact path may be lost when threads collide.
 
     Attributes:
         name: of the package, for messages. mode: of dispatch.
@@ -49,18 +49,18 @@ class Tables:
         live.sort(key=lambda s: s.entry.speedup, reverse=True)
         self.guarded = tuple((s.entry, Guard.of(s.entry.variant)) for s in live)
         self.kernels = {s.entry.variant.id: s.kernel for s in live if s.kernel is not None}
-        self.hits = {s.entry.variant.id: [0] for s in live}
-        self._misses: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        self.hits = {s.entry.variant.id: new_counter() for s in live}
+        self._misses: dict[tuple[tuple[str, str], ...], Counter] = {}
 
     @cached_property
     def native(self) -> NativeDispatch | None:
         """The compiled call tables, or None where they cannot be had."""
         return self._native()
 
-    def miss_counter(self, reasons: Mapping[str, str]) -> list[int]:
+    def miss_counter(self, reasons: Mapping[str, str]) -> Counter:
         """The counter of calls that these variants refused, each for its reason."""
         with self.lock:
-            return self._misses.setdefault(tuple(sorted(reasons.items())), [0])
+            return self._misses.setdefault(tuple(sorted(reasons.items())), new_counter())
 
     def failure(self, plan: Hit, status: int) -> ForgeError:
         """The error to raise when a launch returned a negative status; the kernel is off in the next process."""
@@ -90,7 +90,7 @@ class Tables:
             for by_variant, count in misses:
                 if count and variant.id in by_variant:
                     reasons[by_variant[variant.id]] = reasons.get(by_variant[variant.id], 0) + count
-            hits = self.hits.get(variant.id, [0])[0]
+            hits = self.hits[variant.id][0] if variant.id in self.hits else 0
             state_text = state.reasons.get(self.mode, "") or "on"
             rows.append(StatRow(operator=variant.operator, variant=variant.id, state=state_text, hits=hits,
                                 misses=dict(sorted(reasons.items())),

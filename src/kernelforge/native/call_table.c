@@ -53,6 +53,16 @@ static struct {
 
 static PyObject *unknown;
 
+/* A counter is a memoryview of one int64: where it counts is looked up once, and adding makes no object. */
+static const char NOT_A_COUNTER[] = "a counter is a memoryview of one int64";
+
+static int is_counter(PyObject *view) {
+  const Py_buffer *buffer = PyMemoryView_GET_BUFFER(view);
+  return buffer->len == sizeof(int64_t) && !buffer->readonly;
+}
+
+static void count_one(PyObject *counter) { ++*(int64_t *)PyMemoryView_GET_BUFFER(counter)->buf; }
+
 /* ---- Plan: one signature's kernel ---- */
 
 typedef struct {
@@ -68,7 +78,7 @@ typedef struct {
   int ndim, dtype;              /* dtype: torch's number of it */
   PyObject *prototype;          /* without `like`: the output is made like this tensor ... */
   PyObject *allocate;           /* ... or by this function */
-  PyObject *counter;            /* list of one int */
+  PyObject *counter;            /* memoryview of one int64 */
   PyObject *refused;            /* another: of calls that only the wish for a gradient keeps from the kernel */
   PyObject *fail;               /* called with the status when the launch failed; raises */
 } Plan;
@@ -99,13 +109,16 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
   int like, device, by_default_dtype, changes, dtype, launched;
   unsigned int may_overlap;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$KO!iOOO!O!OipiIO!O!iO!p", names, &launch, &PyTuple_Type, &order, &like, &prototype,
-                                   &allocate, &PyTuple_Type, &scalars, &PyList_Type, &counter, &fail, &device,
+                                   &allocate, &PyTuple_Type, &scalars, &PyMemoryView_Type, &counter, &fail, &device,
                                    &by_default_dtype, &changes, &may_overlap, &PyTuple_Type, &shape, &PyTuple_Type, &stride,
-                                   &dtype, &PyList_Type, &refused, &launched))
+                                   &dtype, &PyMemoryView_Type, &refused, &launched))
     return NULL;
   const Py_ssize_t inputs = PyTuple_GET_SIZE(order), count = PyTuple_GET_SIZE(scalars), ndim = PyTuple_GET_SIZE(shape);
-  if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || PyList_GET_SIZE(counter) != 1 ||
-      PyList_GET_SIZE(refused) != 1 || ndim > MAX_TENSORS ||
+  if (!is_counter(counter) || !is_counter(refused)) {
+    PyErr_SetString(PyExc_TypeError, NOT_A_COUNTER);
+    return NULL;
+  }
+  if (inputs < 1 || inputs > MAX_TENSORS || count > MAX_SCALARS || ndim > MAX_TENSORS ||
       PyTuple_GET_SIZE(stride) != ndim) {
     PyErr_SetString(PyExc_ValueError, "more tensors or scalars than a plan holds");
     return NULL;
@@ -276,12 +289,14 @@ typedef struct {
 } Table;
 
 static uint64_t hash_of(const int64_t *words, int count) {
-  uint64_t hash = (uint64_t)count;
-  for (int i = 0; i < count; ++i) {
-    hash = (hash ^ (uint64_t)words[i]) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 29;
+  uint64_t even = (uint64_t)count, odd = 0; /* each step waits for the one before: two chains take half the time */
+  for (int i = 0; i < count; i += 2) {
+    even = (even ^ (uint64_t)words[i]) * 0x9E3779B97F4A7C15u;
+    even ^= even >> 29;
+    odd = (odd ^ (uint64_t)(i + 1 < count ? words[i + 1] : 0)) * 0xD6E8FEB86659FD93u;
+    odd ^= odd >> 32;
   }
-  return hash | 1; /* 0 marks a free place */
+  return (even ^ odd) | 1; /* 0 marks a free place */
 }
 
 static Entry *find(const Map *map, const int64_t *words, int count) {
@@ -345,16 +360,6 @@ static Entry *add(Map *map, const Call *call, const int64_t *words, int count) {
   map->used++;
   map->entries[place] = (Entry){.hash = hash, .words = copy, .count = count, .held = held, .held_count = call->held_count};
   return &map->entries[place];
-}
-
-static int count_one(PyObject *counter) {
-  PyObject *former = PyList_GET_ITEM(counter, 0);
-  const long long count = PyLong_AsLongLong(former);
-  PyObject *more = count == -1 && PyErr_Occurred() ? NULL : PyLong_FromLongLong(count + 1);
-  if (!more) return 0;
-  PyList_SET_ITEM(counter, 0, more);
-  Py_DECREF(former);
-  return 1;
 }
 
 /* ---- The call ---- */
@@ -552,7 +557,10 @@ static PyObject *launch(const Plan *plan, Call *call, int64_t *status) {
   PyThreadState *released = plan->on_cuda || elements >= LONG_ELEMENTS ? PyEval_SaveThread() : NULL;
   plan->launch(NULL, args, count, &result);
   if (released) PyEval_RestoreThread(released);
-  if (result.v_int64 == 0 && (!in_place || note_change(output)) && count_one(plan->counter)) return output;
+  if (result.v_int64 == 0 && (!in_place || note_change(output))) {
+    count_one(plan->counter);
+    return output;
+  }
   Py_DECREF(output);
   *status = result.v_int64;
   return NULL;
@@ -661,9 +669,10 @@ static PyObject *serve_read(Table *self, const Given *given, Call *call) {
     /* Of the function that it overrides a mode must be told in another way. */
     PyObject *counter = Py_NewRef(entry->counter);
     const int64_t modes = function_modes();
-    PyObject *result = modes > 0 ? Py_NewRef(unknown) : !modes && count_one(counter) ? call_original(self, given) : NULL;
+    if (!modes) count_one(counter);
     Py_DECREF(counter);
-    return result;
+    if (modes) return modes < 0 ? NULL : Py_NewRef(unknown);
+    return call_original(self, given);
   }
   const int guessed = !entry;
   if (guessed) entry = find(&self->expected, call->rest, call->rest_count);
@@ -675,7 +684,8 @@ static PyObject *serve_read(Table *self, const Given *given, Call *call) {
   int64_t status = 0;
   PyObject *result = allowed == 1 ? launch(plan, call, &status) : NULL;
   if (allowed == GRAD && !guessed && self->original) {
-    result = count_one(plan->refused) ? call_original(self, given) : NULL;
+    count_one(plan->refused);
+    result = call_original(self, given);
   } else if (allowed == 0 || allowed == GRAD) {
     result = Py_NewRef(unknown);
   } else if (result) {
@@ -737,10 +747,14 @@ static int remember(Table *self, Call *call, PyObject *plan, PyObject *counter, 
 static PyObject *table_remember(Table *self, PyObject *args) {
   PyObject *values, *names, *plan, *counter;
   int portable;
-  if (!PyArg_ParseTuple(args, "O!O!OO!p", &PyTuple_Type, &values, &PyDict_Type, &names, &plan, &PyList_Type, &counter,
+  if (!PyArg_ParseTuple(args, "O!O!OO!p", &PyTuple_Type, &values, &PyDict_Type, &names, &plan, &PyMemoryView_Type, &counter,
                         &portable))
     return NULL;
   if (!self->active || (plan != Py_None && Py_TYPE(plan) != &PlanType)) Py_RETURN_FALSE;
+  if (!is_counter(counter)) {
+    PyErr_SetString(PyExc_TypeError, NOT_A_COUNTER);
+    return NULL;
+  }
   Call call;
   const int done = read_call(&call, values, names) ? remember(self, &call, plan, counter, portable) : 0;
   release(&call);
