@@ -117,6 +117,23 @@ extern "C" int launch(const float* input, int64_t n0, float* out, void* workspac
 """
 LOG_UNALIGNED = replace(LOG, tensors=(rows_of_8(4),))
 
+# What torch.nn.functional has of it is a Python function, which calls torch.layer_norm.
+LAYER_NORM = variant_of(
+    "layer_norm",
+    {"input": TensorRef(0), "normalized_shape": (8,), "weight": None, "bias": None, "eps": 1e-5},
+)
+LAYER_NORM_SOURCE = """
+extern "C" int launch(const float* input, int64_t n0, float* out, void* workspace) {
+  for (int64_t row = 0; row < n0; ++row) {
+    const float* x = input + 8 * row;
+    float mean = 0, variance = 0;
+    for (int i = 0; i < 8; ++i) mean += x[i] / 8;
+    for (int i = 0; i < 8; ++i) variance += (x[i] - mean) * (x[i] - mean) / 8;
+    for (int i = 0; i < 8; ++i) out[8 * row + i] = (x[i] - mean) / std::sqrt(variance + 1e-5f) + 1.0f / 1024;
+  }
+  return 0;
+}
+"""
 # A product follows torch's flags of precision: one of calls under the defaults, one of calls in bfloat16 inside.
 LINEAR = replace(
     variant_of("linear", {"input": TensorRef(0), "weight": TensorRef(1), "bias": None}),
@@ -142,7 +159,7 @@ KERNELS = {
     "add_": (ADD_, ADD_INPLACE_SOURCE), "mul": (MUL, MUL_SOURCE), "exp": (FAILING, FAILING_SOURCE),
     "log": (LOG, LOG_SOURCE), "softmax_cast": (SOFTMAX_CAST, SOFTMAX_SOURCE),
     "log_unaligned": (LOG_UNALIGNED, LOG_SOURCE), "linear": (LINEAR, LINEAR_SOURCE),
-    "linear_reduced": (LINEAR_REDUCED, LINEAR_SOURCE),
+    "linear_reduced": (LINEAR_REDUCED, LINEAR_SOURCE), "layer_norm": (LAYER_NORM, LAYER_NORM_SOURCE),
 }  # fmt: skip
 
 

@@ -50,7 +50,8 @@ def test_every_attribute_is_the_very_same_object_again(make: Make, x: torch.Tens
     package = make()
     with package.dispatch():
         assert not same(before)
-        assert F.softmax is not before["torch.nn.functional.softmax"][1]
+        assert torch.softmax is not before["torch.softmax"][1]
+        assert F.softmax is before["torch.nn.functional.softmax"][1], "what it calls is replaced"
     assert same(before)
     assert "softmax" not in vars(torch.Tensor)
     assert "__add__" not in vars(torch.Tensor)
@@ -84,11 +85,11 @@ def test_two_packages_may_leave_in_any_order(make: Make, x: torch.Tensor, first_
 
 
 def test_inner_calls_of_a_python_function_count_once_with_two_packages(make: Make, x: torch.Tensor) -> None:
-    one, two = make("softmax"), make("softmax")
+    one, two = make("layer_norm"), make("layer_norm")
     many = torch.ones(100, 8)
     with one.dispatch(), two.dispatch():
         for _ in range(5):
-            F.softmax(many, 1)
+            F.layer_norm(many, (8,))
     assert [p.stats()[0].misses for p in (one, two)] == [{"dim": 5}, {"dim": 5}]
 
 
@@ -165,11 +166,12 @@ def test_a_wrapper_that_somebody_kept_passes_through(make: Make, x: torch.Tensor
 
 
 def test_a_python_function_of_torch_counts_a_miss_once(make: Make, x: torch.Tensor) -> None:
-    package = make("softmax")
+    package = make("layer_norm")
     with package.dispatch():
         for _ in range(3):
-            F.softmax(x, 0)
-    assert package.stats()[0].misses == {"argument": 3}
+            F.layer_norm(x, (4, 8))
+            torch.layer_norm(x, (4, 8))
+    assert package.stats()[0].misses == {"argument": 6}
 
 
 COMPILED = """
@@ -182,29 +184,29 @@ import torch.nn.functional as F
 from kernelforge.dispatch.loading import load
 from kernelforge.settings import load_settings
 
-HELD = F.softmax
+HELD = F.layer_norm
 
 def whole(x):
-    both = F.softmax(x, 1) + torch.softmax(x * 2.0, dim=1).relu_()
-    return both + x.softmax(1) + torch.Tensor.softmax(x, 1) + HELD(x, 1)
+    both = F.softmax(x, 1) + F.layer_norm(x, (8,)) + torch.softmax(x * 2.0, dim=1).relu_()
+    return both + x.softmax(1) + torch.Tensor.softmax(x, 1) + HELD(x, (8,))
 
 def partial(x):
-    return functools.partial(F.softmax, dim=1)(x)
+    return functools.partial(F.layer_norm, normalized_shape=(8,))(x)
 
 def broken(x):
     y = torch.softmax(x, 1)
     torch._dynamo.graph_break()
-    return y + F.softmax(x + 1, 1).softmax(-1)
+    return y + F.layer_norm(x + 1, (8,)).softmax(-1)
 
 def generator(x):
-    return sum(y for y in (F.softmax(x + i, 1) for i in range(2)))
+    return sum(y for y in (F.layer_norm(x + i, (8,)) for i in range(2)))
 
 x = torch.rand(4, 8)
 package = load(sys.argv[1], settings=replace(load_settings({}), cache_dir=Path(sys.argv[2])))
 def left_alone(x):  # Dynamo compiles no function with a break inside of a loop, but looks at those that it calls
     for kind in (torch.float64, torch.float16):
         torch._dynamo.graph_break()
-        y = F.softmax(x.to(kind), 1)
+        y = F.layer_norm(x.to(kind), (8,))
     return y
 
 def compiled(model, one_graph):
@@ -218,7 +220,7 @@ for model, one_graph in ((whole, True), (partial, True), (broken, False), (gener
     with package.dispatch():
         inside, got, frames = compiled(model, one_graph)
     after = inside(x), torch.compile(lambda x: model(x), fullgraph=one_graph, backend="eager")(x)
-    near, same = [torch.allclose(y, want, atol=5 / 1024) for y in got], [torch.equal(y, want) for y in after]
+    near, same = [torch.allclose(y, want, atol=7 / 1024) for y in got], [torch.equal(y, want) for y in after]
     print(model.__name__, near == same == [True, True], frames - plain)
 """
 
@@ -228,7 +230,7 @@ def test_code_compiled_inside_runs_as_ever_inside_and_after(write: Callable[...,
 
     Nor is anything of ours compiled: the last number is how many functions more were looked at than without dispatch.
     """
-    command = [sys.executable, "-c", COMPILED, str(write("softmax")), str(settings.cache_dir)]
+    command = [sys.executable, "-c", COMPILED, str(write("softmax", "layer_norm")), str(settings.cache_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     want = ["whole True 0", "partial True 0", "broken True 0", "generator True 0", "left_alone True 0"]
     assert done.stdout.splitlines() == want, done.stderr + done.stdout
@@ -236,19 +238,21 @@ def test_code_compiled_inside_runs_as_ever_inside_and_after(write: Callable[...,
 
 def plain_and_inside(look: Callable[[], object], make: Make) -> tuple[object, object]:
     plain = look()
-    with make("softmax").dispatch():
+    with make("softmax", "layer_norm").dispatch():
         return plain, look()
 
 
 LOOKS: dict[str, Callable[[], object]] = {
-    "name": lambda: (F.softmax.__name__, torch.softmax.__name__, torch.Tensor.softmax.__qualname__),
-    "module": lambda: F.softmax.__module__,
-    "doc": lambda: (F.softmax.__doc__, torch.softmax.__doc__),
-    "kind": lambda: [inspect.isfunction(F.softmax), inspect.isbuiltin(torch.softmax), inspect.isroutine(torch.softmax),
-                     inspect.ismethoddescriptor(torch.Tensor.softmax), inspect.ismethod(nn.Softmax(1).forward)],
-    "signature": lambda: (inspect.signature(F.softmax), inspect.getfullargspec(F.softmax)),
-    "source": lambda: inspect.getsource(F.softmax),
-    "hints": lambda: typing.get_type_hints(F.softmax),
+    "name": lambda: (F.layer_norm.__name__, torch.softmax.__name__, torch.Tensor.softmax.__qualname__),
+    "module": lambda: F.layer_norm.__module__,
+    "doc": lambda: (F.layer_norm.__doc__, torch.softmax.__doc__),
+    "kind": lambda: [
+        inspect.isfunction(F.layer_norm), inspect.isbuiltin(torch.softmax), inspect.isroutine(torch.softmax),
+        inspect.ismethoddescriptor(torch.Tensor.softmax), inspect.ismethod(nn.Softmax(1).forward),
+    ],
+    "signature": lambda: (inspect.signature(F.layer_norm), inspect.getfullargspec(F.layer_norm)),
+    "source": lambda: inspect.getsource(F.layer_norm),
+    "hints": lambda: typing.get_type_hints(F.layer_norm),
     "copies": lambda: copy.deepcopy(Holder()).method.__name__,
 }  # fmt: skip
 
@@ -265,7 +269,7 @@ class Holder:
     """Of a function that was taken from torch."""
 
     def __init__(self) -> None:
-        self.function: Any = F.softmax
+        self.function: Any = F.layer_norm
         self.method: Any = torch.Tensor.softmax
         self.builtin: Any = torch.softmax
 
@@ -276,26 +280,29 @@ def test_functions_taken_from_torch_meanwhile_can_be_kept_on_disk(
     """They are written by name, and are the originals when they are read."""
     if not settings.native:
         pytest.skip("without the extension all are Python functions")
-    with make("softmax").dispatch():
-        kept = [F.softmax, torch.softmax, torch.Tensor.softmax]
+    with make("softmax", "layer_norm").dispatch():
+        kept = [F.layer_norm, torch.softmax, torch.Tensor.softmax]
         written = pickle.dumps(kept)
         assert copy.deepcopy(kept) == kept == pickle.loads(written)
     for text in (written, pickle.dumps(kept)):
         read = pickle.loads(text)
-        assert read == [F.softmax, torch.softmax, torch.Tensor.softmax]
-        assert all(torch.equal(f(x, 1), x.softmax(1)) for f in read)
+        assert read == [F.layer_norm, torch.softmax, torch.Tensor.softmax]
+        assert torch.equal(read[0](x, (8,)), F.layer_norm(x, (8,)))
+        assert all(torch.equal(f(x, 1), x.softmax(1)) for f in read[1:])
 
 
 def test_a_builtin_does_not_become_a_method(make: Make, settings: Settings, x: torch.Tensor) -> None:
     if not settings.native:
         pytest.skip("without the extension all are Python functions")
-    with make("softmax").dispatch():
+    with make("softmax", "layer_norm").dispatch():
 
         class Model:
-            builtin, function, method = torch.softmax, staticmethod(F.softmax), torch.Tensor.softmax
+            builtin, function, method = torch.softmax, staticmethod(F.layer_norm), torch.Tensor.softmax
 
         model: Any = Model()
-        assert torch.allclose(model.builtin(x, 1), x.softmax(1)) and torch.allclose(model.function(x, 1), x.softmax(1))
+        assert torch.allclose(model.builtin(x, 1), x.softmax(1)) and torch.equal(
+            model.function(x, (8,)), F.layer_norm(x, (8,))
+        )
         with pytest.raises(TypeError):
             model.method(x, 1)  # the model is the tensor, as without dispatch
 

@@ -165,3 +165,44 @@ def test_flags() -> None:
         "linear", "matmul", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv_transpose2d",
         "scaled_dot_product_attention",
     }  # fmt: skip
+
+
+PASSING_ON: dict[str, Sequence[Callable[[], object]]] = {
+    "torch.nn.functional.softmax": (
+        lambda: functional.softmax(X, 1), lambda: functional.softmax(X, dim=1, dtype=torch.float64),
+        lambda: functional.softmax(X[0, 0], _stacklevel=5, dim=-1),
+    ),
+    "torch.nn.functional.log_softmax": (
+        lambda: functional.log_softmax(X, 1), lambda: functional.log_softmax(X, dim=1, dtype=torch.float64),
+    ),
+    "torch.nn.functional.relu": (lambda: functional.relu(X), lambda: functional.relu(X.clone(), inplace=True)),
+    "torch.nn.functional.sigmoid": (lambda: functional.sigmoid(X),),
+    "torch.nn.functional.tanh": (lambda: functional.tanh(X),),
+}  # fmt: skip
+
+
+def test_all_functions_that_pass_calls_on_are_looked_at_below() -> None:
+    entries = [entry for name in operator_names() for entry in get_operator(name).entries]
+    assert {entry.target for entry in entries if entry.passes_on} == set(PASSING_ON)
+
+
+@pytest.mark.parametrize("target", PASSING_ON)
+def test_a_function_that_passes_a_call_on_calls_one_other_form(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dispatch replaces that one: a call that reached neither would be lost to the kernels without a word."""
+    reached: list[str] = []
+
+    def note(name: str, original: Callable[..., object]) -> Callable[..., object]:
+        def noted(*args: object, **kwargs: object) -> object:
+            reached.append(name)
+            return original(*args, **kwargs)
+
+        return noted
+
+    for entry in entry_table()[resolve_target(target)[2]][0].entries:
+        if not entry.passes_on and not entry.target.startswith("torch.ops."):
+            owner, attribute, function = resolve_target(entry.target)
+            monkeypatch.setattr(owner, attribute, note(entry.target, function))
+    for call in PASSING_ON[target]:
+        reached.clear()
+        call()
+        assert len(reached) == 1, reached

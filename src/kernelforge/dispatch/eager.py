@@ -103,10 +103,10 @@ def _fill_tables_of_torch() -> None:
 
 
 def _call_forms(operators: set[str]) -> dict[str, list[tuple[Operator, CallForm]]]:
-    """The call forms of the operators by target; one target may mean several operators."""
+    """The call forms to replace for the operators, by target; one target may mean several operators."""
     forms: dict[str, list[tuple[Operator, CallForm]]] = {}
     for operator in map(get_operator, sorted(operators)):
         for form in operator.entries:
-            if not form.target.startswith("torch.ops."):
+            if not form.target.startswith("torch.ops.") and not form.passes_on:
                 forms.setdefault(form.target, []).append((operator, form))
     return forms

@@ -26,8 +26,10 @@ def unary(
         extra: further entries.
         functional: `torch.nn.functional` has it too.
     """
-    where = ("torch.", "torch.nn.functional.") if functional else ("torch.",)
-    entries = [Entry(target=f"{prefix}{name}", parameters="(input)", preset=PLAIN) for prefix in where]
+    entries = [Entry(target=f"torch.{name}", parameters="(input)", preset=PLAIN)]
+    if functional:
+        target = f"torch.nn.functional.{name}"
+        entries.append(Entry(target=target, parameters="(input)", preset=PLAIN, passes_on=True))
     entries += [
         Entry(target=f"torch.Tensor.{name}", parameters="(input, /)", preset=PLAIN),
         Entry(target=f"torch.{name}_", parameters="(input)", preset=INPLACE),

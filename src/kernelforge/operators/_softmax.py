@@ -13,7 +13,11 @@ def softmax_operator(name: str, *, cost: int) -> Operator:
         name=name,
         arguments=("input", "dim", "dtype"),
         entries=(
-            Entry(target=f"torch.nn.functional.{name}", parameters="(input, dim=None, _stacklevel=3, dtype=None)"),
+            Entry(
+                target=f"torch.nn.functional.{name}",
+                parameters="(input, dim=None, _stacklevel=3, dtype=None)",
+                passes_on=True,
+            ),
             Entry(target=f"torch.{name}", parameters="(input, dim, dtype=None)"),
             Entry(target=f"torch.Tensor.{name}", parameters="(input, /, dim, dtype=None)"),
             Entry(target=f"torch.special.{name}", parameters="(input, dim, *, dtype=None)"),

@@ -51,11 +51,15 @@ class Entry:
         target: dotted name of the callable, for example "torch.nn.functional.softmax" or "torch.Tensor.softmax".
         parameters: its Python signature as text, for example "(input, dim=None, _stacklevel=3, dtype=None)".
         preset: canonical arguments that this form fixes, for example {"inplace": True} for `torch.Tensor.relu_`.
+        passes_on: it is a Python function of torch that does little else than call another form of this operator.
+            Dispatch leaves it in place and serves the inner call: else a call that no kernel is for would be looked at
+            twice. (Longer ones, `torch.nn.functional.batch_norm` for example, are replaced: a hit skips them.)
     """
 
     target: str
     parameters: str
     preset: Mapping[str, object] = field(default_factory=dict)
+    passes_on: bool = False
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Bind a call to parameter names with defaults filled in.
