@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kernelforge.audit.types import AuditKind, AuditLabel
 from kernelforge.benchmark.types import Interval, Measurement
@@ -34,6 +35,9 @@ DECISIONS: dict[str, Use | Off] = {
 }
 
 COMPILED: Mapping[str, Decision] = {"eager": Use(), "graphed": Off(reason="test"), "compiled": Use()}
+varying_sizes = pytest.mark.skipif(
+    not hasattr(ShapeEnv, "error_on_new_guards"), reason="this torch cannot look at sizes that vary"
+)
 MARK = 1 / 1024  # what each test kernel adds to its result
 Pack = Callable[..., LoadedPackage]
 

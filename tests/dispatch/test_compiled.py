@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.dispatch.conftest import COMPILED, MARK, Pack
+from tests.dispatch.conftest import COMPILED, MARK, Pack, varying_sizes
 from torch import fx
 from torch._dynamo.backends.debugging import aot_eager
 from torch._dynamo.utils import counters
@@ -134,6 +134,7 @@ def test_three_shapes_of_which_the_kernel_serves_one(pack: Pack) -> None:
     assert graphs() - before == 3
 
 
+@varying_sizes
 def test_a_range_through_inductor_is_one_graph(pack: Pack) -> None:
     package = pack("softmax", "mul")
     before = graphs()

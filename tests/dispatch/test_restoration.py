@@ -236,6 +236,23 @@ def test_code_compiled_inside_runs_as_ever_inside_and_after(write: Callable[...,
     assert done.stdout.splitlines() == want, done.stderr + done.stdout
 
 
+def test_where_the_compiler_does_not_look_through_each_call_asks(
+    make: Make, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a torch that nobody has tried yet."""
+    monkeypatch.setattr("kernelforge.dispatch.callsite._dynamo_looks_through", lambda: False)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(torch.softmax(x, 1), (8,)) + x.softmax(1)
+
+    want, package = model(x), make("softmax", "layer_norm")
+    with package.dispatch():
+        inside = torch.compile(model, fullgraph=True, backend="eager")
+        assert torch.equal(inside(x), model(x)), "the graph calls what stands in torch when it runs"
+    assert sorted(row.hits for row in package.stats()) == [2, 4]
+    assert torch.equal(inside(x), want)
+
+
 def plain_and_inside(look: Callable[[], object], make: Make) -> tuple[object, object]:
     plain = look()
     with make("softmax", "layer_norm").dispatch():

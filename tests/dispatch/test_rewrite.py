@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.dispatch.conftest import COMPILED, MARK, Pack
+from tests.dispatch.conftest import COMPILED, MARK, Pack, varying_sizes
 from torch import fx
 from torch._dynamo.utils import counters
 
@@ -233,6 +233,7 @@ def test_a_size_of_which_nothing_is_known_leaves_the_operator_to_the_compiler(pa
     assert misses(package) == {"left to Inductor: size": 1}
 
 
+@varying_sizes
 @pytest.mark.parametrize(("least", "most", "served"), [(2, 64, True), (5, 60, True), (2, 65, False)])
 def test_a_size_that_is_known_to_stay_in_the_range_is_served(pack: Pack, least: int, most: int, served: bool) -> None:
     package = pack("softmax")
@@ -285,6 +286,7 @@ def test_describing_a_call_makes_no_condition(pack: Pack) -> None:
     assert seen == [[]]
 
 
+@varying_sizes
 def test_the_largest_tensor_is_looked_for_among_all_where_none_is_known_to_be(entries: Mapping[str, Entry]) -> None:
     """64 elements, or 8 times a size in [2, 16]: which of the two is more is not known."""
     wide = TensorPattern(shape=(Extent(8), Extent(1, ("n0",))), stride=(Extent(1, ("n0",)), Extent(1)), dtype="float32")

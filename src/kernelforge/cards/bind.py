@@ -19,17 +19,14 @@ def to_bound(variant: Variant, dims: DimValues, scalars: ScalarValues, tensors: 
     import torch
 
     def leaf(value: Value) -> object:
-        match value:
-            case TensorRef(index):
-                return tensors[index]
-            case DtypeRef(name):
-                return getattr(torch, name)
-            case DimRef(name):
-                return dims[name]
-            case ScalarRef(name):
-                return scalars[name]
-            case _:
-                return value
+        # Compiled calls are bound in the graph, and the compiler of torch 2.10 knows no `match` on classes.
+        if isinstance(value, TensorRef):
+            return tensors[value.index]
+        if isinstance(value, DtypeRef):
+            return getattr(torch, value.name)
+        if isinstance(value, DimRef):
+            return dims[value.name]
+        return scalars[value.name] if isinstance(value, ScalarRef) else value
 
     return {name: _map(value, leaf) for name, value in variant.arguments}
 

@@ -374,9 +374,10 @@ class CallSite:
 def _dynamo_looks_through() -> bool:
     """Whether Dynamo takes a function for what stands in its `_torchdynamo_inline`; else each call has to ask for it.
 
-    That is torch's own affair, so it is relied on only in the versions that were tried.
+    That is torch's own affair, so it is relied on only in the versions that were tried. (2.10 breaks a graph where
+    compiled code asks for the name of such a function, or whether it can be called.)
     """
-    return torch_minor(torch.__version__) in {"2.11", "2.12", "2.13"}
+    return torch_minor(torch.__version__) in {"2.10", "2.11", "2.12", "2.13"}
 
 
 def _swap(value: object, supply: Iterator[torch.Tensor]) -> object:

@@ -141,7 +141,13 @@ def rewrite(graph_module: fx.GraphModule, packages: Sequence[Kernels]) -> int:
 
 def _serve(node: fx.Node, forms: Forms, args: tuple[Any, ...], packages: Sequence[Kernels], state: _State) -> bool:
     call = _describe(node, forms, args, state)
-    if call is None:
+    if call == "size":
+        for kernels in packages:
+            entries = [e.variant for e, _ in kernels.tables.guarded]
+            names = {operator.name for operator, _ in forms}
+            reasons = {v.id: _NOT_FOR_GRAPHS + call for v in entries if v.operator in names}
+            kernels.tables.miss_counter(reasons)[0] += 1
+    if isinstance(call, str):
         return False
     facts, inputs = call
     for kernels in packages:
@@ -171,16 +177,19 @@ def _replace(node: fx.Node, namespace: Namespace, entry: Entry, facts: CallFacts
 
 def _describe(
     node: fx.Node, forms: Forms, args: tuple[Any, ...], state: _State
-) -> tuple[CallFacts, list[fx.Node]] | None:
-    """What a guard looks at of a node's call, and the nodes of its tensors; None if no guard could admit it."""
+) -> tuple[CallFacts, list[fx.Node]] | str:
+    """What a guard looks at of a node's call, and the nodes of its tensors.
+
+    "" if no guard could admit it, "size" if sizes vary and this torch cannot look at such ones.
+    """
     tensors = [_value(n) for n in node.all_input_nodes if isinstance(_value(n), torch.Tensor)]
     if not tensors or not all(map(_is_plain, tensors)):
-        return None
+        return ""
     given = fx.map_arg((tuple(args), dict(node.kwargs)), _value)
     nodes = {id(_value(n)): n for n in node.all_input_nodes}
     quiet = _without_new_conditions(tensors)
     if quiet is None:
-        return None
+        return "size"
     with quiet:
         for operator, form in forms:
             try:
@@ -199,8 +208,8 @@ def _describe(
                 capability=capability_of(device.type, device.index or 0),
             )  # fmt: skip
             found = [nodes.get(id(t)) for t in inputs]
-            return (facts, [n for n in found if n is not None]) if None not in found else None
-    return None
+            return (facts, [n for n in found if n is not None]) if None not in found else ""
+    return ""
 
 
 def _spec(fake: torch.Tensor) -> TensorSpec:
