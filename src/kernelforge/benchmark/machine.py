@@ -370,17 +370,17 @@ def _dispatch_overhead_us(settings: Settings) -> float:
     """
     import torch
 
-    from kernelforge.native.extension import dtype_number, extension
+    from kernelforge.native.extension import dtype_number, extension, new_counter
 
     tensor = torch.ones(16, 16)
     native = extension(settings)
     if native is not None:
-        table, count = native.Table(), [0]
+        table, count = native.Table(), new_counter()
         table.active = True
         plan = native.Plan(
             launch=native.NOTHING, order=(0,), like=0, prototype=None, allocate=None, scalars=(), counter=count,
             fail=None, device=-1, by_default_dtype=False, changes=-1, may_overlap=0,
-            shape=(), stride=(), dtype=dtype_number(torch.float32), refused=[0], launched=True,
+            shape=(), stride=(), dtype=dtype_number(torch.float32), refused=new_counter(), launched=True,
         )  # fmt: skip
         table.remember((tensor,), {}, plan, count, True)
         once = native.stand_in(table, None, "", False)

@@ -27,7 +27,7 @@ from kernelforge.dispatch.decide import Refused, decide, describe, of_signature
 from kernelforge.dispatch.machine import torch_minor
 from kernelforge.dispatch.overrides import call_overridden
 from kernelforge.dispatch.patches import Function, Origin, genuine, origin_at
-from kernelforge.dispatch.plans import Counter, Hit, Miss, hit_plan
+from kernelforge.dispatch.plans import Hit, Miss, hit_plan
 from kernelforge.dispatch.state import (
     call_problem,
     foreign_modes,
@@ -38,7 +38,7 @@ from kernelforge.dispatch.state import (
     unreadable,
 )
 from kernelforge.dispatch.tables import Tables
-from kernelforge.native.extension import autocast_state
+from kernelforge.native.extension import Counter, autocast_state
 from kernelforge.operators import Entry as CallForm
 from kernelforge.operators import Operator
 

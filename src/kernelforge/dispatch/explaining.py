@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 
 from kernelforge.dispatch.decide import Admitted, CallView, Refused, decide, describe, of_signature
-from kernelforge.dispatch.plans import hit_plan, new_counter
+from kernelforge.dispatch.plans import hit_plan
 from kernelforge.dispatch.state import call_problem, foreign_modes, is_plain, unreadable
 from kernelforge.dispatch.tables import Tables
 from kernelforge.errors import NotFound
+from kernelforge.native.extension import new_counter
 from kernelforge.operators import Entry as CallForm
 from kernelforge.operators import Operator, get_operator, operator_names
 from kernelforge.wording import did_you_mean

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 
 from kernelforge.capture.precision import Question
-from kernelforge.dispatch.plans import Counter, Hit, Miss
-from kernelforge.native.extension import dtype_number, extension
+from kernelforge.dispatch.plans import Hit, Miss
+from kernelforge.native.extension import Counter, dtype_number, extension
 from kernelforge.settings import Settings
 
 _MAX_PROTOTYPE_BYTES = 1 << 14

@@ -12,19 +12,13 @@ from kernelforge.capture.facts import tensor_spec
 from kernelforge.cards.types import TensorPattern, Variant
 from kernelforge.dispatch.decide import Admitted
 from kernelforge.dispatch.types import Kernel
+from kernelforge.native.extension import Counter
 from kernelforge.operators import get_operator
 from kernelforge.package.types import Entry
 
 _WORKSPACE_ALIGNMENT = 256
 Output: TypeAlias = "tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]"
 """The input that it is like in shape, strides and dtype or -1; its shape; its strides; its dtype."""
-Counter: TypeAlias = "memoryview[int]"
-"""Of one element. Both ways through a call site add to it: the compiled one where it lies, without making an object."""
-
-
-def new_counter() -> Counter:
-    """One that stands at 0."""
-    return memoryview(bytearray(8)).cast("q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,9 +28,10 @@ from kernelforge.cards.bind import to_bound
 from kernelforge.cards.guard import CallFacts, Guard
 from kernelforge.cards.types import Variant
 from kernelforge.dispatch.decide import Refused, decide, of_signature
-from kernelforge.dispatch.plans import Counter, Hit, Miss, hit_plan, new_counter
+from kernelforge.dispatch.plans import Hit, Miss, hit_plan
 from kernelforge.dispatch.state import is_capturing, is_plain, must_repeat, questions
 from kernelforge.dispatch.tables import Tables
+from kernelforge.native.extension import Counter, new_counter
 from kernelforge.operators import get_operator
 from kernelforge.package.types import Entry
 

@@ -9,10 +9,11 @@ from functools import cached_property
 from kernelforge.cards.guard import Guard
 from kernelforge.dispatch.failures import Failures
 from kernelforge.dispatch.native import NativeDispatch
-from kernelforge.dispatch.plans import Counter, Hit, new_counter
+from kernelforge.dispatch.plans import Hit
 from kernelforge.dispatch.shadow import Shadow
 from kernelforge.dispatch.types import EntryState, StatRow
 from kernelforge.errors import ForgeError
+from kernelforge.native.extension import Counter, new_counter
 
 
 class _Busy(threading.local):
