@@ -317,9 +317,8 @@ def test_a_builtin_does_not_become_a_method(make: Make, settings: Settings, x: t
             builtin, function, method = torch.softmax, staticmethod(F.layer_norm), torch.Tensor.softmax
 
         model: Any = Model()
-        assert torch.allclose(model.builtin(x, 1), x.softmax(1)) and torch.equal(
-            model.function(x, (8,)), F.layer_norm(x, (8,))
-        )
+        assert torch.allclose(model.builtin(x, 1), x.softmax(1))
+        assert torch.equal(model.function(x, (8,)), F.layer_norm(x, (8,)))
         with pytest.raises(TypeError):
             model.method(x, 1)  # the model is the tensor, as without dispatch
 

@@ -141,13 +141,10 @@ def rewrite(graph_module: fx.GraphModule, packages: Sequence[Kernels]) -> int:
 
 def _serve(node: fx.Node, forms: Forms, args: tuple[Any, ...], packages: Sequence[Kernels], state: _State) -> bool:
     call = _describe(node, forms, args, state)
-    if call == "size":
-        for kernels in packages:
-            entries = [e.variant for e, _ in kernels.tables.guarded]
-            names = {operator.name for operator, _ in forms}
-            reasons = {v.id: _NOT_FOR_GRAPHS + call for v in entries if v.operator in names}
-            kernels.tables.miss_counter(reasons)[0] += 1
     if isinstance(call, str):
+        names = {operator.name for operator, _ in forms}
+        for kernels in packages if call else ():
+            _count(kernels, {e.variant.id: call for e, _ in kernels.tables.guarded if e.variant.operator in names})
         return False
     facts, inputs = call
     for kernels in packages:
@@ -160,9 +157,14 @@ def _serve(node: fx.Node, forms: Forms, args: tuple[Any, ...], packages: Sequenc
             refusals: Mapping[str, str] = {answer.entry.variant.id: reason}
         else:
             refusals = {answer.entry.variant.id: "elements"} if isinstance(answer, Admitted) else answer.by_variant
-        reasons = {variant: _NOT_FOR_GRAPHS + reason for variant, reason in refusals.items()}
-        kernels.tables.miss_counter(reasons)[0] += 1
+        _count(kernels, refusals)
     return False
+
+
+def _count(kernels: Kernels, refusals: Mapping[str, str]) -> None:
+    """Count a call that is left to the compiler, with the reason of each variant."""
+    reasons = {variant: _NOT_FOR_GRAPHS + reason for variant, reason in refusals.items()}
+    kernels.tables.miss_counter(reasons)[0] += 1
 
 
 def _replace(node: fx.Node, namespace: Namespace, entry: Entry, facts: CallFacts, inputs: Sequence[fx.Node]) -> None:

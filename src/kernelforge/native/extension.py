@@ -94,9 +94,7 @@ def _imported(path: Path) -> Any:
         tensor=torch.Tensor, parameter=torch.nn.Parameter,
         constants=frozenset({str, torch.dtype, torch.memory_format, torch.layout}),
         sequences=frozenset({tuple, list, torch.Size}),
-        none_of=(
-            torch._C._len_torch_dispatch_stack, torch._C._is_tracing,
-        ),
+        none_of=(torch._C._len_torch_dispatch_stack, torch._C._is_tracing),
         autocast_state=autocast_state,
         grad_enabled=torch.is_grad_enabled, autocast=torch._C._is_any_autocast_enabled,
         default_dtype=torch.get_default_dtype, float32=torch.float32, is_neg=torch.Tensor.is_neg,
